@@ -1,0 +1,378 @@
+package sqlstreams
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/sqlstreams/sqlstreams/internal/consume"
+	"github.com/sqlstreams/sqlstreams/internal/diag"
+	"github.com/sqlstreams/sqlstreams/internal/manager"
+	"github.com/sqlstreams/sqlstreams/internal/produce"
+	"github.com/sqlstreams/sqlstreams/internal/schema"
+	"github.com/sqlstreams/sqlstreams/internal/store"
+	"github.com/sqlstreams/sqlstreams/internal/wake"
+)
+
+// DefaultSchema is the Postgres schema of an installation that names no other.
+const DefaultSchema = "sqlstreams"
+
+// Client is one process's access to an installation. It is safe for concurrent use; a process needs one.
+type Client struct {
+	pool    *pgxpool.Pool // the caller's
+	control *pgxpool.Pool
+	store   *store.Store
+	batcher *produce.Batcher
+	hub     *wake.Hub
+	gate    *consume.Gate
+	strays  *consume.Strays
+	logger  *slog.Logger
+	strict  bool
+	hooks   []Hook
+	stop    context.Context // ends with Close: sessions end with it
+	cancel  context.CancelFunc
+
+	mu       sync.Mutex
+	closed   bool
+	sessions sync.WaitGroup
+	upkeep   *manager.Runner
+	managed  bool // upkeep is to run in this process
+}
+
+// NewClient opens an installation on a database. The pool stays the caller's: it serves producing and is not closed. On first use the schema is created, and an old one upgraded,
+// unless ManualMigration says otherwise; on a normal start that takes no lock and writes nothing.
+//
+// Errors: ErrUnreachable and the other conditions of a connection, ErrPermissionDenied, ErrReadOnlyServer on a standby, ErrSchemaOld, ErrSchemaNewer, ErrInvalidOption, ErrInvalidName.
+func NewClient(ctx context.Context, pool *pgxpool.Pool, config *ClientConfig) (*Client, error) {
+	var cfg ClientConfig
+	if config != nil {
+		cfg = *config
+	}
+	const op = "open"
+	if pool == nil {
+		return nil, invalid(diag.InvalidOption, op, "client", "the pool is nil")
+	}
+	if err := checkBounds(op, "client",
+		bounded{name: "ControlConns", value: int64(cfg.ControlConns), low: 2, high: 100},
+		bounded{name: "StatementTimeout", value: int64(cfg.StatementTimeout), low: int64(time.Second), high: int64(time.Hour)}); err != nil {
+		return nil, err
+	}
+	if cfg.Schema == "" {
+		cfg.Schema = DefaultSchema
+	}
+	if cfg.ControlConns == 0 {
+		cfg.ControlConns = 3
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	names, err := schema.NewNames(cfg.Schema)
+	if err != nil {
+		return nil, err
+	}
+	// The client's own connections go where the caller's pool goes, but no handler can hold them.
+	poolConfig := pool.Config()
+	listen := poolConfig.ConnConfig.Copy()
+	if cfg.ListenDSN != "" {
+		if listen, err = pgx.ParseConfig(cfg.ListenDSN); err != nil {
+			// pgx's error repeats the DSN, which may hold a password.
+			return nil, invalid(diag.InvalidOption, op, "client", "ListenDSN cannot be parsed")
+		}
+	}
+	poolConfig.MaxConns = int32(cfg.ControlConns - 1)
+	poolConfig.MinConns = 0
+	poolConfig.MinIdleConns = 0
+	control, err := pgxpool.NewWithConfig(ctx, poolConfig)
+	if err != nil {
+		return nil, store.ClassifyNoEffect(op, "client", err)
+	}
+	c := &Client{pool: pool, control: control, logger: cfg.Logger, strict: cfg.StrictRegistration, hooks: cfg.Hooks, gate: &consume.Gate{}, strays: &consume.Strays{}, managed: !cfg.DisableManager}
+	if err := c.prepare(ctx, names, cfg.ManualMigration); err != nil {
+		control.Close()
+		return nil, err
+	}
+	c.store = store.New(names, control, pool, cfg.StatementTimeout, cfg.Logger)
+	c.hub = wake.NewHub(wake.Config{Source: source{store: c.store, listen: listen}, Logger: cfg.Logger, PollOnly: cfg.PollOnly})
+	c.batcher = produce.New(c.store, func(stream int, direct bool) { c.announce(stream, direct) })
+	c.stop, c.cancel = context.WithCancel(context.Background())
+	return c, nil
+}
+
+// prepare makes sure that the server and the schema are such as this program needs.
+func (c *Client) prepare(ctx context.Context, names *schema.Names, manual bool) error {
+	ctx, cancel := context.WithTimeout(ctx, store.DefaultTimeout)
+	defer cancel()
+	const op = "open"
+	object := "schema " + names.Quoted
+	conn, err := c.control.Acquire(ctx)
+	if err != nil {
+		return store.ClassifyNoEffect(op, object, err)
+	}
+	defer conn.Release()
+	var standby bool
+	var encoding string
+	if err := conn.QueryRow(ctx, `select pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('server_encoding')`).Scan(&standby, &encoding); err != nil {
+		return store.ClassifyNoEffect(op, object, err)
+	}
+	if standby {
+		return &diag.Error{Code: diag.ReadOnlyServer, Op: op, Object: object, Detail: "the server is a standby", Retryable: true}
+	}
+	if encoding != "UTF8" {
+		return invalid(diag.UnsupportedPG, op, object, "the database's encoding is "+encoding+"; it must be UTF8")
+	}
+	state, err := schema.Look(ctx, conn, names)
+	if err != nil {
+		return store.ClassifyNoEffect(op, object, err)
+	}
+	if state.Current() {
+		return nil
+	}
+	if manual || state.Newer || state.Altered != 0 {
+		return state.Check(names)
+	}
+	applied, err := schema.Up(ctx, conn, names)
+	if err != nil {
+		err = store.ClassifyNoEffect("migrate", object, err)
+		if code := diag.CodeOf(err); code == diag.DatabaseError || code == diag.StreamBusy {
+			return &diag.Error{Code: diag.MigrationFailed, Op: "migrate", Object: object, Retryable: diag.Retryable(err), Err: err}
+		}
+		return err
+	}
+	if applied > 0 {
+		c.logger.LogAttrs(ctx, slog.LevelInfo, "schema migrated", slog.String("schema", names.Schema), slog.Int("steps", applied), slog.Int("version", state.Latest))
+	}
+	return nil
+}
+
+// announce tells of a commit: ids exist already, or rows wait for theirs.
+func (c *Client) announce(stream int, direct bool) {
+	if direct {
+		c.hub.Announce(stream, wake.Appended)
+	} else {
+		c.hub.Announce(stream, wake.Inboxed)
+	}
+}
+
+// Close ends the client's sessions as if their contexts had ended, sends what is on its way until ctx ends, gives its leases on upkeep back and closes its own connections.
+// It returns when every goroutine that the client started has ended, but for handlers that ignore their context. Closing twice is fine.
+func (c *Client) Close(ctx context.Context) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.closed = true
+	upkeep := c.upkeep
+	c.mu.Unlock()
+	c.cancel()
+	c.batcher.Close(ctx)
+	c.sessions.Wait()
+	if upkeep != nil {
+		// A fresh deadline: what a stop has to clean up must not fail because the caller's context has ended.
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		upkeep.Stop(cleanup)
+		cancel()
+	}
+	c.hub.Close(ctx)
+	c.control.Close()
+}
+
+// enter counts a session in; false: the client is closed. The first one also starts upkeep.
+func (c *Client) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.sessions.Add(1)
+	if c.managed && c.upkeep == nil {
+		c.upkeep = manager.Start(c.store, c.logger, manager.Duties())
+	}
+	return true
+}
+
+// InTx runs f in a transaction of the caller's pool, READ COMMITTED, and commits it if f returns nil. Messages that f produces through the given tx are announced right
+// after the commit. An error of f rolls back and is returned as it is. If the commit's confirmation is lost the error is ErrOutcomeUnknown.
+func (c *Client) InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) (err error) {
+	const op = "run"
+	conn, err := c.pool.Acquire(ctx)
+	if err != nil {
+		return store.ClassifyNoEffect(op, "transaction", err)
+	}
+	defer conn.Release()
+	inner, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return store.ClassifyNoEffect(op, "transaction", err)
+	}
+	tx := &announcingTx{Tx: inner, streams: map[int]struct{}{}}
+	committed := false
+	defer func() {
+		if committed {
+			return
+		}
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if rollback := inner.Rollback(cleanup); rollback != nil && !errors.Is(rollback, pgx.ErrTxClosed) && err == nil {
+			err = store.ClassifyNoEffect(op, "transaction", rollback)
+		}
+	}()
+	if err := f(ctx, tx); err != nil {
+		return err
+	}
+	if err := inner.Commit(ctx); err != nil {
+		return store.Classify("commit", "transaction", err)
+	}
+	committed = true
+	for stream := range tx.streams {
+		c.announce(stream, false)
+	}
+	return nil
+}
+
+// announcingTx remembers which streams were produced to, so that they are announced after the commit and not before.
+type announcingTx struct {
+	pgx.Tx
+	streams map[int]struct{}
+}
+
+// StreamInfo is a stream as ListStreams and GetStream return it.
+type StreamInfo struct {
+	ID        int
+	Name      string
+	FirstID   int64 // ids below it are gone
+	CreatedAt time.Time
+}
+
+// ListStreams returns all streams by name.
+func (c *Client) ListStreams(ctx context.Context) ([]StreamInfo, error) {
+	rows, err := c.store.ListStreams(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]StreamInfo, 0, len(rows))
+	for _, row := range rows {
+		all = append(all, StreamInfo{ID: row.ID, Name: row.Name, FirstID: row.FirstID, CreatedAt: row.CreatedAt})
+	}
+	return all, nil
+}
+
+// GetStream returns one stream, or ErrStreamNotFound.
+func (c *Client) GetStream(ctx context.Context, name string) (*StreamInfo, error) {
+	if err := checkName("get", "stream", name); err != nil {
+		return nil, err
+	}
+	row, err := c.store.GetStream(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return &StreamInfo{ID: row.ID, Name: row.Name, FirstID: row.FirstID, CreatedAt: row.CreatedAt}, nil
+}
+
+// DeleteStream deletes a stream with its messages, groups and dead letters. From its first step on the stream is gone for everybody (ErrStreamNotFound) and its name is free; if the call
+// fails or is interrupted after that, upkeep finishes it. Messages of transactions that commit later are dropped.
+func (c *Client) DeleteStream(ctx context.Context, name string) error {
+	if err := checkName("delete", "stream", name); err != nil {
+		return err
+	}
+	row, err := c.store.GetStream(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := c.store.DropStream(ctx, row.ID); err != nil {
+		return renamed(err, "stream "+strconv.Quote(name))
+	}
+	c.announce(row.ID, true)
+	return nil
+}
+
+// GroupState is where a consumer group stands.
+type GroupState struct {
+	Paused    bool
+	Head      int64 // newest id of the stream
+	Claimed   int64 // the frontier handed out
+	Committed int64 // below it every message has a recorded outcome (a pending retry counts as recorded)
+	Claims    int64 // open ranges
+	Pending   int64 // deliveries waiting to be due
+	Running   int64 // deliveries handed out
+	Waiting   int64 // deliveries waiting for their key
+	Dead      int64 // dead letters
+	Instances int64 // running consumers
+}
+
+// Backlog is how many messages are not handed out yet, if none was removed between.
+func (g GroupState) Backlog() int64 { return max(g.Head-g.Claimed, 0) }
+
+// GetGroup returns where a group stands, or ErrStreamNotFound or ErrGroupNotFound. It counts rows: for a person, not for a hot path.
+func (c *Client) GetGroup(ctx context.Context, stream, group string) (*GroupState, error) {
+	if err := errors.Join(checkName("get", "stream", stream), checkName("get", "group", group)); err != nil {
+		return nil, err
+	}
+	row, err := c.store.GetStream(ctx, stream)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := c.store.ListGroups(ctx, row.ID)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		if g.Name != group {
+			continue
+		}
+		s, err := c.store.GroupState(ctx, g.ID)
+		if err != nil {
+			return nil, err
+		}
+		return &GroupState{Paused: s.Paused, Head: s.Head, Claimed: s.Claimed, Committed: s.Committed, Claims: s.Claims, Pending: s.Pending, Running: s.Running,
+			Waiting: s.Waiting, Dead: s.Dead, Instances: s.Instances}, nil
+	}
+	return nil, &diag.Error{Code: diag.GroupNotFound, Op: "get", Object: "group " + strconv.Quote(group)}
+}
+
+// renamed puts the user's name for an object into an error of the store, which knows it by its id.
+func renamed(err error, object string) error {
+	e, ok := errors.AsType[*diag.Error](err)
+	if !ok {
+		return err
+	}
+	c := *e
+	c.Object = object
+	return &c
+}
+
+// source is what the wake hub asks of the database.
+type source struct {
+	store  *store.Store
+	listen *pgx.ConnConfig
+}
+
+func (s source) Probe(ctx context.Context, groups []int) ([]wake.Probed, error) {
+	rows, err := s.store.Probe(ctx, groups)
+	if err != nil {
+		return nil, err
+	}
+	probed := make([]wake.Probed, 0, len(rows))
+	for _, row := range rows {
+		probed = append(probed, wake.Probed(row))
+	}
+	return probed, nil
+}
+
+func (s source) Drain(ctx context.Context, stream int) (wake.DrainReply, error) {
+	reply, err := s.store.Drain(ctx, stream, 1000)
+	return wake.DrainReply(reply), err
+}
+
+func (s source) Notify(ctx context.Context, payload string) error {
+	return s.store.Notify(ctx, []string{payload})
+}
+
+func (s source) Listen(ctx context.Context) (wake.Listener, error) {
+	return wake.ListenPGX(ctx, s.listen, s.store.Names().Channel)
+}

@@ -1,0 +1,125 @@
+package sqlstreams
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sqlstreams/sqlstreams/internal/delivery"
+	"github.com/sqlstreams/sqlstreams/internal/diag"
+	"github.com/sqlstreams/sqlstreams/internal/store"
+)
+
+// Codec replaces JSON as the encoding of a stream's payloads: protobuf, encryption, raw bytes. Its methods are called from many goroutines.
+type Codec interface {
+	// Marshal encodes v, a pointer to the stream's type.
+	Marshal(v any) ([]byte, error)
+	// Unmarshal decodes data into v, a pointer to a zero value of the stream's type. It must not keep data.
+	Unmarshal(data []byte, v any) error
+}
+
+// Raw is the codec of streams of []byte: payloads are stored as they are.
+type Raw struct{}
+
+// Marshal returns the bytes that v points to.
+func (Raw) Marshal(v any) ([]byte, error) {
+	b, ok := v.(*[]byte)
+	if !ok {
+		return nil, fmt.Errorf("the raw codec takes *[]byte, not %T", v)
+	}
+	if *b == nil {
+		return []byte{}, nil
+	}
+	return *b, nil
+}
+
+// Unmarshal copies data to where v points.
+func (Raw) Unmarshal(data []byte, v any) error {
+	b, ok := v.(*[]byte)
+	if !ok {
+		return fmt.Errorf("the raw codec takes *[]byte, not %T", v)
+	}
+	*b = bytes.Clone(data)
+	return nil
+}
+
+// jsonCodec is the default. What encoding/json writes is valid JSON without raw control characters, whatever a type's own MarshalJSON returns.
+type jsonCodec struct{}
+
+func (jsonCodec) Marshal(v any) ([]byte, error)      { return json.Marshal(v) }
+func (jsonCodec) Unmarshal(data []byte, v any) error { return json.Unmarshal(data, v) }
+
+// versioned is implemented by payload types that have a version other than 1.
+type versioned interface{ SchemaVersion() int }
+
+// versionOf returns the payload version of a type.
+func versionOf[T any]() int {
+	var v any = new(T)
+	if s, ok := v.(versioned); ok {
+		return s.SchemaVersion()
+	}
+	return 1
+}
+
+// encode checks one message and turns it into what is stored.
+func (s *stream) encode(payload any, version int, opts *ProduceOptions) (store.Outgoing, error) {
+	const op = "produce to"
+	bad := func(code Code, detail string) (store.Outgoing, error) {
+		return store.Outgoing{}, invalid(code, op, s.object, detail)
+	}
+	data, err := s.codec.Marshal(payload)
+	if err != nil {
+		return store.Outgoing{}, &diag.Error{Code: diag.InvalidMessage, Op: op, Object: s.object, Detail: "the payload cannot be encoded", Err: err}
+	}
+	if len(data) > s.limits.MaxPayload {
+		return bad(diag.TooLarge, fmt.Sprintf("the payload has %d bytes, the stream allows %d", len(data), s.limits.MaxPayload))
+	}
+	if s.kind == store.KindJSON {
+		if len(data) == 0 {
+			return bad(diag.InvalidMessage, "the payload is empty, which is not JSON")
+		}
+		if !utf8.Valid(data) {
+			return bad(diag.InvalidMessage, "the payload is not valid UTF-8")
+		}
+	} else if data == nil {
+		data = []byte{}
+	}
+	out := store.Outgoing{Payload: data, Version: version}
+	if opts == nil {
+		return out, nil
+	}
+	for _, key := range []struct{ name, value string }{{"key", opts.Key}, {"routing key", opts.RoutingKey}} {
+		if len(key.value) > s.limits.MaxKey {
+			return bad(diag.TooLarge, fmt.Sprintf("the %s has %d bytes, the stream allows %d", key.name, len(key.value), s.limits.MaxKey))
+		}
+		if !utf8.ValidString(key.value) || strings.ContainsFunc(key.value, isControl) {
+			return bad(diag.InvalidMessage, "the "+key.name+" is not valid UTF-8 without control characters")
+		}
+	}
+	out.Key, out.RoutingKey = opts.Key, opts.RoutingKey
+	if len(opts.Headers) > 0 {
+		for k, v := range opts.Headers {
+			if !utf8.ValidString(k) || !utf8.ValidString(v) {
+				return bad(diag.InvalidMessage, "the header "+strconv.Quote(k)+" is not valid UTF-8")
+			}
+		}
+		if out.Headers, err = json.Marshal(opts.Headers); err != nil {
+			return store.Outgoing{}, &diag.Error{Code: diag.InvalidMessage, Op: op, Object: s.object, Detail: "the headers cannot be encoded", Err: err}
+		}
+		if len(out.Headers) > s.limits.MaxHeaders {
+			return bad(diag.TooLarge, fmt.Sprintf("the headers have %d bytes, the stream allows %d", len(out.Headers), s.limits.MaxHeaders))
+		}
+	}
+	if opts.Message != nil {
+		if err := checkMessageOptions(op, s.object, "Message", opts.Message); err != nil {
+			return store.Outgoing{}, err
+		}
+		out.Options = delivery.EncodeRequest(opts.Message.policy())
+	}
+	return out, nil
+}
+
+func isControl(r rune) bool { return r < 0x20 || r == 0x7f }

@@ -1,0 +1,178 @@
+// Package delivery holds the values that producing, consuming and storing share, and the pure rules about one message's way through a group.
+package delivery
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Token proves the ownership of a range or of a delivery. It is made by the client at random for one claim and never used again.
+type Token = uuid.UUID
+
+// Message is one row of a log.
+type Message struct {
+	ID            int64
+	Payload       []byte // nil: SQL NULL
+	SchemaVersion int
+	Key           string // "": none
+	RoutingKey    string // "": none
+	Headers       []byte // a JSON object of strings; nil: none
+	Options       []byte // the producer's requested options as stored JSON; nil: none
+	ProducedAt    time.Time
+	AppendedAt    time.Time
+	ScheduledAt   time.Time // zero: not scheduled
+	Redacted      bool      // erased: passed over as finished
+}
+
+// RangeRef names an open range of a group and proves its ownership.
+type RangeRef struct {
+	Low   int64
+	Token Token
+}
+
+// DeliveryRef names a claimed delivery and proves its ownership.
+type DeliveryRef struct {
+	ID    int64
+	Token Token
+}
+
+// Range is a claimed range of ids (Low, High] under one lease.
+type Range struct {
+	Low, High int64
+	Token     Token
+	Reclaims  int           // takeovers that counted
+	Stale     int           // how often a holder left it for want of lease time
+	Again     bool          // it was claimed before: its messages may have run
+	Done      []int64       // ids in it that finished under an earlier lease, ascending
+	Lease     time.Duration // what the database granted, from its own clock at the claim
+	Ceiling   time.Duration // the group's timeout ceiling with which Lease was computed
+}
+
+// Claimed is one delivery handed out: a message off the main line.
+type Claimed struct {
+	ID      int64
+	Token   Token
+	Attempt int  // failures recorded so far
+	Solo    bool // must run alone in its process
+	Lease   time.Duration
+	Ceiling time.Duration
+}
+
+// Kind is how an attempt ended.
+type Kind string
+
+// The ways in which an attempt ends.
+const (
+	Succeeded Kind = "ok"
+	Failed    Kind = "retry" // due again after DueIn; Attempt counts it
+	Delayed   Kind = "delay" // due again after DueIn, not counted as a failure
+	Dead      Kind = "dead"  // automatic attempts ended
+)
+
+// Reason says why a delivery is dead.
+type Reason string
+
+// The reasons for which deliveries die.
+const (
+	Exhausted   Reason = "exhausted"   // MaxAttempts failures
+	TerminalErr Reason = "terminal"    // the handler said so
+	Undecodable Reason = "undecodable" // the payload could not be decoded
+	Unversioned Reason = "version"     // another payload version and no converter
+)
+
+// Outcome is the result of one attempt.
+type Outcome struct {
+	ID      int64
+	Kind    Kind
+	Attempt int           // failures recorded so far, this one included if it failed
+	DueIn   time.Duration // from now on, for Failed and Delayed
+	Reason  Reason        // for Dead
+	Error   string        // what the handler said, bounded and valid UTF-8
+	Solo    bool          // the retry must run alone (kept from the delivery)
+}
+
+// RangeResult records a range all of whose messages have an outcome. Outcomes holds only those that did not succeed.
+type RangeResult struct {
+	RangeRef
+	Outcomes []Outcome
+}
+
+// DeliveryResult records one delivery.
+type DeliveryResult struct {
+	Token Token
+	Outcome
+}
+
+// Surrender gives an open range back, free at once and uncounted: everything up to Prefix is finished, and the ids in Done above it.
+type Surrender struct {
+	RangeRef
+	Prefix   int64 // the new low: Low ≤ Prefix < High
+	Done     []int64
+	Outcomes []Outcome // results that did not succeed, for finished ids
+}
+
+// WorkRequest asks the store, in one transaction under the group's lock, to record what is finished and to hand out what is next.
+type WorkRequest struct {
+	Group, Stream int
+	Instance      uuid.UUID
+	ConfigVersion int // of the config that the caller has; a newer one comes back in the reply
+
+	Results    []RangeResult
+	Deliveries []DeliveryResult
+	Surrenders []Surrender
+	Stale      []RangeRef    // too little lease remained; the coming expiry is excused
+	Release    []DeliveryRef // deliveries handed back unstarted: pending and due at once, uncounted
+
+	// RangeToken asks for one range, at most MaxMessages messages and MaxBytes bytes, at least one message. Zero: none wanted.
+	RangeToken  Token
+	MaxMessages int
+	MaxBytes    int64
+	// TakeOver looks for an expired range first (at most once a second); Floor is what the last look returned. RestToken is for
+	// the rest of a range that is taken in parts, of which the caller takes at most PartMax messages.
+	TakeOver    bool
+	Floor       int64
+	RestToken   Token
+	PartMax     int
+	MaxReclaims int
+
+	// DeliveryToken asks for at most Retries due deliveries; or, with Solo, for one solo delivery and no other. All get this token.
+	DeliveryToken Token
+	Retries       int
+	Solo          bool
+	// LookExpired also returns expired deliveries to pending first (at most once a second).
+	LookExpired bool
+
+	// Margins is QueueMargin + TimeoutGrace + RecordMargin; the lease adds the group's ceiling.
+	Margins time.Duration
+}
+
+// WorkReply says what became of a WorkRequest.
+type WorkReply struct {
+	Gone          bool // the group or its stream is deleted
+	Paused        bool
+	Epoch         int64
+	ConfigVersion int
+	Config        []byte // the group's stored config, if newer than the request's
+
+	LostRanges     []RangeRef // results and surrenders that were refused: the token is gone
+	LostDeliveries []int64
+
+	Range       *Range // handed out
+	Deliveries  []Claimed
+	BrokenUp    int   // messages of an expired range that became solo deliveries
+	Floor       int64 // for the next TakeOver
+	More        bool  // further ranges can be claimed at once
+	Claimed     int64 // the group's frontier
+	LostFrom    int64 // position lost: ids (LostFrom, LostTo] are gone from the stream; 0, 0: nothing lost
+	LostTo      int64
+	NextDue     time.Duration // until the earliest pending delivery that is not solo is due (0: one is due now); negative: none
+	NextSoloDue time.Duration // the same for solo ones
+	NextExpiry  time.Duration // until the earliest open lease of another holder ends, if looked for; negative: none or not looked for
+}
+
+// Held is what is still held under given tokens, asked after a lost confirmation or when clocks parted.
+type Held struct {
+	Ranges     []Range   // Lease is what remains
+	Deliveries []Claimed // Lease is what remains
+}

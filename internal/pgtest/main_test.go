@@ -1,0 +1,9 @@
+package pgtest_test
+
+import (
+	"testing"
+
+	"github.com/sqlstreams/sqlstreams/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m, pgtest.WithSetting("work_mem", "7MB")) }

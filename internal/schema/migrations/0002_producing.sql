@@ -1,0 +1,336 @@
+-- title: procedures that give ids
+-- breaking: no
+-- transaction: yes
+-- longest lock: none that anybody waits for
+
+-- Creates the log of a new stream and its first leaves. In the caller's transaction.
+create function {schema}.make_log(p_stream integer, p_kind text) returns void
+language plpgsql as $sqlstreams$
+begin
+    -- What is read without the payload stands first, so that a claim need not walk past it.
+    execute 'create table ' || {log} || p_stream || ' (
+        id             bigint not null,
+        appended_at    timestamptz not null,
+        produced_at    timestamptz not null,
+        size           integer not null,
+        schema_version integer not null,
+        redacted_at    timestamptz,
+        scheduled_at   timestamptz,
+        message_key    text collate "C",
+        routing_key    text collate "C",
+        headers        json,
+        options        json,
+        payload        ' || case p_kind when 'json' then 'json' else 'bytea' end || ',
+        primary key (id)
+    ) partition by range (id)';
+end
+$sqlstreams$;
+
+-- Makes leaves until two are ahead of the active one and p_room ids fit behind the head; says how many it made. Built apart and attached, because ATTACH does not stop readers and writers, and
+-- creating in place would. The advisory lock keeps two makers apart; the stream's lock is not taken.
+create function {schema}.make_leaves(p_stream integer, p_room bigint) returns integer
+language plpgsql as $sqlstreams$
+declare
+    v_stream record;
+    v_last   bigint;
+    v_rows   bigint;
+    v_ahead  integer;
+    v_made   integer := 0;
+    v_leaf   text;
+    v_head   bigint;
+begin
+    perform pg_advisory_xact_lock({class_leaves}, p_stream);
+    select s.first_id, s.partition_rows into v_stream
+      from {schema}.stream s where s.id = p_stream and s.state = 'active';
+    if not found then
+        return 0;
+    end if;
+    select h.head into v_head from {schema}.head(p_stream, v_stream.first_id) h;
+    loop
+        select count(*) filter (where p.state = 'ahead'), max(p.high) into v_ahead, v_last
+          from {schema}.partition p where p.stream_id = p_stream;
+        exit when v_ahead >= 2 and v_last > v_head + p_room;
+        v_last := coalesce(v_last, v_stream.first_id);
+        v_rows := coalesce(v_stream.partition_rows, {schema}.leaf_rows(p_stream));
+        v_leaf := {log} || p_stream || '_' || v_last;
+        execute 'create table ' || v_leaf || ' (like ' || {log} || p_stream || ' including defaults including constraints including indexes)';
+        execute 'alter table ' || {log} || p_stream || ' attach partition ' || v_leaf
+             || ' for values from (' || v_last || ') to (' || v_last + v_rows || ')';
+        insert into {schema}.partition (stream_id, low, high, state) values (p_stream, v_last, v_last + v_rows, 'ahead');
+        v_made := v_made + 1;
+    end loop;
+    return v_made;
+end
+$sqlstreams$;
+
+-- How many ids make about 1 GiB, by what the newest used leaf looks like; a million where nothing is known.
+create function {schema}.leaf_rows(p_stream integer) returns bigint
+language plpgsql stable as $sqlstreams$
+declare
+    v_low  bigint;
+    v_rows bigint;
+    v_size bigint;
+    v_last bigint;
+begin
+    select p.low into v_low from {schema}.partition p
+     where p.stream_id = p_stream and p.state = 'active' order by p.low desc limit 1;
+    if not found then
+        return 1000000;
+    end if;
+    execute 'select max(l.id) from ' || {log} || p_stream || '_' || v_low || ' l' into v_last;
+    v_rows := v_last - v_low + 1;
+    if v_rows is null or v_rows < 10000 then
+        return 1000000;
+    end if;
+    v_size := pg_total_relation_size(({log} || p_stream || '_' || v_low)::regclass);
+    return greatest(100000, least(50000000, (1024.0 * 1024 * 1024 * v_rows / greatest(v_size, 1))::bigint));
+end
+$sqlstreams$;
+
+-- The newest id that is there, or what comes before first_id if nothing is; when it was appended; where the last leaf ends (exclusive).
+-- Exact under the stream's lock; elsewhere a lower bound. Looks at one leaf, however many there are.
+create function {schema}.head(p_stream integer, p_first_id bigint, out head bigint, out head_at timestamptz, out leaf_end bigint, out leaf_ahead bigint)
+language plpgsql as $sqlstreams$
+declare
+    v_low bigint;
+begin
+    select p.low into v_low from {schema}.partition p
+     where p.stream_id = p_stream and p.state = 'active' order by p.low desc limit 1;
+    if found then
+        execute 'select l.id, l.appended_at from ' || {log} || p_stream || '_' || v_low || ' l order by l.id desc limit 1' into head, head_at;
+    end if;
+    head := greatest(head, p_first_id - 1);
+    select p.high into leaf_end from {schema}.partition p
+     where p.stream_id = p_stream order by p.low desc limit 1;
+    select p.low into leaf_ahead from {schema}.partition p
+     where p.stream_id = p_stream and p.low > coalesce(v_low, 0) order by p.low limit 1;
+end
+$sqlstreams$;
+
+-- Marks the leaves that ids up to p_head now lie in as active. Under the stream's lock, in the transaction that appended.
+create function {schema}.use_leaves(p_stream integer, p_head bigint) returns void
+language sql as $sqlstreams$
+    update {schema}.partition p set state = 'active' where p.stream_id = p_stream and p.state = 'ahead' and p.low <= p_head
+$sqlstreams$;
+
+-- Moves at most p_limit visible rows of the inbox into the log, behind p_head. Under the stream's lock; every deleter of inbox rows holds it, so the positions
+-- that the first statement fixes stay good for the two that follow. Never by a range of seq: a lower seq may commit between the statements.
+-- With p_hint, the snapshot of an earlier complete look, only rows of transactions that ran then or began later are looked for.
+create function {schema}.move_inbox(p_stream integer, p_kind text, p_head bigint, p_head_at timestamptz, p_limit integer, p_hint pg_snapshot,
+                                    out moved integer, out more boolean, out seen pg_snapshot)
+language plpgsql as $sqlstreams$
+declare
+    v_parts     smallint[];
+    v_positions tid[];
+    v_count     integer;
+begin
+    if p_hint is null then
+        select array_agg(q.part order by q.seq), array_agg(q.position order by q.seq), pg_current_snapshot()
+          into v_parts, v_positions, seen
+          from (select i.part, i.ctid as position, i.seq from {schema}.inbox i
+                 where i.stream_id = p_stream order by i.seq limit p_limit + 1) q;
+    else
+        select array_agg(q.part order by q.seq), array_agg(q.position order by q.seq), pg_current_snapshot()
+          into v_parts, v_positions, seen
+          from (select u.part, u.position, u.seq from (
+                    select i.part, i.ctid as position, i.seq from {schema}.inbox i
+                     where i.stream_id = p_stream and i.xid >= pg_snapshot_xmax(p_hint)
+                    union all
+                    select i.part, i.ctid, i.seq from {schema}.inbox i
+                     where i.stream_id = p_stream and i.xid < pg_snapshot_xmax(p_hint)
+                       and i.xid = any (array(select pg_snapshot_xip(p_hint)))) u
+                 order by u.seq limit p_limit + 1) q;
+    end if;
+    moved := coalesce(cardinality(v_parts), 0);
+    more := moved > p_limit;
+    if more then
+        moved := p_limit;
+        v_parts := v_parts[1:p_limit];
+        v_positions := v_positions[1:p_limit];
+    end if;
+    if moved = 0 then
+        return;
+    end if;
+    execute 'insert into ' || {log} || p_stream || ' (id, appended_at, produced_at, size, schema_version, scheduled_at, message_key, routing_key, headers, options, payload)
+        select $1 + p.n, $2, i.produced_at,
+               coalesce(octet_length(' || case p_kind when 'json' then 'i.payload::text' else 'i.payload_bytes' end || '), 0) + coalesce(octet_length(i.headers::text), 0),
+               i.schema_version, i.scheduled_at, i.message_key, i.routing_key, i.headers, i.options, '
+            || case p_kind when 'json' then 'i.payload' else 'i.payload_bytes' end || '
+          from unnest($3::smallint[], $4::tid[]) with ordinality as p (part, position, n)
+          join {schema_text}.inbox i on i.part = p.part and i.ctid = p.position'
+      using p_head, greatest(clock_timestamp(), p_head_at), v_parts, v_positions;
+    get diagnostics v_count = row_count;
+    if v_count <> moved then
+        raise exception 'inbox of stream %: % rows were fixed and % were there', p_stream, moved, v_count using errcode = 'XX000';
+    end if;
+    delete from {schema}.inbox i using unnest(v_parts, v_positions) as p (part, position)
+     where i.part = p.part and i.ctid = p.position;
+    get diagnostics v_count = row_count;
+    if v_count <> moved then
+        raise exception 'inbox of stream %: % rows were moved and % deleted', p_stream, moved, v_count using errcode = 'XX000';
+    end if;
+end
+$sqlstreams$;
+
+-- The settings under which every procedure runs, for its transaction only. Statistics of tables that are empty now and full a minute later mislead the planner into
+-- scanning them whole, and plans inside procedures live as long as the session; so only index plans are left.
+create function {schema}.steady(p_lock_ms integer) returns void
+language sql as $sqlstreams$
+    select set_config('lock_timeout', p_lock_ms || 'ms', true), set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+           set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)
+$sqlstreams$;
+
+-- Puts a packed batch into the inbox, in the caller's transaction.
+create function {schema}.put_inbox(p_stream integer, p_payloads text, p_bytes bytea[], p_versions integer[], p_keys text, p_routing_keys text,
+                                   p_headers text, p_options text) returns integer
+language plpgsql as $sqlstreams$
+declare
+    v_count integer;
+begin
+    insert into {schema}.inbox (part, stream_id, schema_version, message_key, routing_key, headers, options, payload, payload_bytes)
+    select {schema}.inbox_current(), p_stream, coalesce(t.version, 1), t.message_key, t.routing_key, t.headers::json, t.options::json, t.payload::json, t.bytes
+      from rows from (string_to_table(p_payloads, E'\x1e', E'\x1f'), unnest(p_bytes), unnest(p_versions), string_to_table(p_keys, E'\x1e', E'\x1f'),
+                      string_to_table(p_routing_keys, E'\x1e', E'\x1f'), string_to_table(p_headers, E'\x1e', E'\x1f'), string_to_table(p_options, E'\x1e', E'\x1f'))
+           with ordinality as t (payload, bytes, version, message_key, routing_key, headers, options, n)
+     order by t.n;
+    get diagnostics v_count = row_count;
+    return v_count;
+end
+$sqlstreams$;
+
+-- Appends one batch, all or nothing, and commits. Sent alone; its data have arrived before it runs, so no client can sleep on the stream's lock.
+-- p_wait_ms: 0 tries the lock, more waits so long, less takes the inbox at once; not got, the batch goes to the inbox.
+-- o_outcome: appended | inbox | repeated (stored before: o_first as then, null if it went to the inbox) | partition (nothing changed: make leaves, repeat) | gone | kind
+create procedure {schema}.append(p_stream integer, p_kind text, p_wait_ms integer, p_producer uuid, p_batch bigint, p_count integer,
+                                 p_payloads text, p_bytes bytea[], p_versions integer[], p_keys text, p_routing_keys text, p_headers text, p_options text,
+                                 p_hint text, inout o_outcome text, inout o_first bigint, inout o_moved integer, inout o_hint text)
+language plpgsql as $sqlstreams$
+declare
+    v_locked boolean := false;
+    v_state  record;
+    v_head   record;
+    v_move   record;
+    v_count  integer;
+begin
+    -- The empty commit ends the transaction in which the CALL began, whose isolation level is the role's.
+    commit;
+    set transaction isolation level read committed;
+    perform {schema}.steady(2000);
+    if p_wait_ms = 0 then
+        v_locked := pg_try_advisory_xact_lock({class_stream}, p_stream);
+    elsif p_wait_ms > 0 then
+        begin
+            perform set_config('lock_timeout', p_wait_ms || 'ms', true);
+            perform pg_advisory_xact_lock({class_stream}, p_stream);
+            v_locked := true;
+        exception when lock_not_available then
+            v_locked := false;
+        end;
+        perform set_config('lock_timeout', '2000ms', true);
+    end if;
+
+    -- From here on statements see all that earlier holders of the lock committed.
+    select s.first_id, s.payload_kind into v_state from {schema}.stream s where s.id = p_stream and s.state = 'active';
+    if not found then
+        o_outcome := 'gone';
+        return;
+    elsif v_state.payload_kind <> p_kind then
+        o_outcome := 'kind';
+        return;
+    end if;
+    insert into {schema}.producer_batch (producer, batch) values (p_producer, p_batch) on conflict do nothing;
+    if not found then
+        select b.first_id into o_first from {schema}.producer_batch b where b.producer = p_producer and b.batch = p_batch;
+        o_outcome := 'repeated';
+        return;
+    end if;
+
+    if v_locked then
+        select h.head, h.head_at, h.leaf_end, h.leaf_ahead into v_head from {schema}.head(p_stream, v_state.first_id) h;
+        -- A drain is clipped to the room there is; a batch is not.
+        select m.moved, m.more, m.seen into v_move
+          from {schema}.move_inbox(p_stream, p_kind, v_head.head, v_head.head_at, least(1000, v_head.leaf_end - 1 - v_head.head)::integer, p_hint::pg_snapshot) m;
+        o_moved := v_move.moved;
+        if v_move.more then
+            -- More waits than one batch: this one goes behind it.
+            if v_head.head + v_move.moved >= v_head.leaf_ahead then
+                perform {schema}.use_leaves(p_stream, v_head.head + v_move.moved);
+            end if;
+            v_locked := false;
+        elsif v_head.leaf_end is null or v_head.head + v_move.moved + p_count >= v_head.leaf_end then
+            rollback;
+            o_outcome := 'partition';
+            o_moved := 0;
+            return;
+        end if;
+    end if;
+
+    if not v_locked then
+        v_count := {schema}.put_inbox(p_stream, p_payloads, p_bytes, p_versions, p_keys, p_routing_keys, p_headers, p_options);
+        o_outcome := 'inbox';
+    else
+        o_first := v_head.head + v_move.moved + 1;
+        execute 'insert into ' || {log} || p_stream || ' (id, appended_at, produced_at, size, schema_version, message_key, routing_key, headers, options, payload)
+            select $1 + t.n, $2, $3, coalesce(octet_length(t.payload), 0) + coalesce(octet_length(t.headers), 0), coalesce(t.version, 1),
+                   t.message_key, t.routing_key, t.headers::json, t.options::json, ' || case p_kind when 'json' then 't.payload::json' else 't.payload' end || '
+              from rows from (' || case p_kind when 'json' then 'string_to_table($4, $11, $12)' else 'unnest($5)' end || ', unnest($6), string_to_table($7, $11, $12),
+                              string_to_table($8, $11, $12), string_to_table($9, $11, $12), string_to_table($10, $11, $12))
+                   with ordinality as t (payload, version, message_key, routing_key, headers, options, n)'
+          using o_first - 1, greatest(clock_timestamp(), v_head.head_at), clock_timestamp(), p_payloads, p_bytes, p_versions, p_keys, p_routing_keys,
+                p_headers, p_options, E'\x1e', E'\x1f';
+        get diagnostics v_count = row_count;
+        if o_first + v_count - 1 >= v_head.leaf_ahead then
+            perform {schema}.use_leaves(p_stream, o_first + v_count - 1);
+        end if;
+        update {schema}.producer_batch b set first_id = o_first where b.producer = p_producer and b.batch = p_batch;
+        o_outcome := 'appended';
+        o_hint := v_move.seen::text;
+    end if;
+    if v_count <> p_count then
+        raise exception 'a batch of % messages came apart into %', p_count, v_count using errcode = '22000';
+    end if;
+end
+$sqlstreams$;
+
+-- Gives ids to what waits in the inbox of one stream: at most p_limit rows, in a transaction of its own. The lock is only tried.
+-- o_hint is set after a complete look and may be passed to the next one on the same connection.
+create procedure {schema}.drain(p_stream integer, p_limit integer, p_hint text,
+                                inout o_moved integer, inout o_more boolean, inout o_busy boolean, inout o_partition boolean, inout o_head bigint, inout o_hint text)
+language plpgsql as $sqlstreams$
+declare
+    v_state record;
+    v_head  record;
+    v_move  record;
+    v_limit integer;
+begin
+    commit;
+    set transaction isolation level read committed;
+    o_moved := 0;
+    o_more := false;
+    o_partition := false;
+    perform {schema}.steady(2000);
+    o_busy := not pg_try_advisory_xact_lock({class_stream}, p_stream);
+    if o_busy then
+        return;
+    end if;
+    select s.first_id, s.payload_kind into v_state from {schema}.stream s where s.id = p_stream and s.state = 'active';
+    if not found then
+        return;
+    end if;
+    select h.head, h.head_at, h.leaf_end, h.leaf_ahead into v_head from {schema}.head(p_stream, v_state.first_id) h;
+    v_limit := least(p_limit, v_head.leaf_end - 1 - v_head.head);
+    select m.moved, m.more, m.seen into v_move
+      from {schema}.move_inbox(p_stream, v_state.payload_kind, v_head.head, v_head.head_at, coalesce(v_limit, 0), p_hint::pg_snapshot) m;
+    o_moved := v_move.moved;
+    o_more := v_move.more;
+    o_head := v_head.head + v_move.moved;
+    -- The caller makes leaves in a transaction of its own and comes again.
+    o_partition := v_move.more and v_limit < p_limit or v_limit is null;
+    if v_move.moved > 0 and v_head.head + v_move.moved >= v_head.leaf_ahead then
+        perform {schema}.use_leaves(p_stream, v_head.head + v_move.moved);
+    end if;
+    if not v_move.more then
+        o_hint := v_move.seen::text;
+    end if;
+end
+$sqlstreams$;

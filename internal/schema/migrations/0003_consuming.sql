@@ -1,0 +1,333 @@
+-- title: the procedure that records and hands out work
+-- breaking: no
+-- transaction: yes
+-- longest lock: none that anybody waits for
+
+-- Writes the outcomes, none of them a success, of messages on the main line. Under the group's lock.
+create function {schema}.settle(p_group integer, p_stream integer, p_kind text, p_instance uuid, p_now timestamptz, p_outcomes json) returns void
+language plpgsql as $sqlstreams$
+declare
+    v_dead boolean;
+begin
+    insert into {schema}.delivery (group_id, message_id, state, due_at, attempt, solo, last_error)
+    select p_group, x.id, 'pending', p_now + x.due_ms * interval '1 millisecond', x.attempt, coalesce(x.solo, false), x.error
+      from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, due_ms double precision, error text, solo boolean)
+     where x.kind in ('retry', 'delay')
+    on conflict (group_id, message_id) do nothing;
+    insert into {schema}.attempt (group_id, message_id, attempt, kind, error, instance)
+    select p_group, x.id, x.attempt, x.kind, x.error, p_instance
+      from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, error text)
+     where x.kind in ('retry', 'dead');
+    select exists (select from json_to_recordset(p_outcomes) as x (kind text) where x.kind = 'dead') into v_dead;
+    if v_dead then
+        perform {schema}.bury(p_group, p_stream, p_kind, p_outcomes);
+    end if;
+end
+$sqlstreams$;
+
+-- Writes dead letters with a copy of message and headers: from the delivery's copy if it has one, else from the log.
+create function {schema}.bury(p_group integer, p_stream integer, p_kind text, p_outcomes json) returns void
+language plpgsql as $sqlstreams$
+declare
+    e record;
+    m record;
+begin
+    for e in select x.id, x.attempt, x.reason, x.error
+               from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, reason text, error text)
+              where x.kind = 'dead' order by x.id
+    loop
+        select d.produced_at, d.appended_at, d.scheduled_at, d.schema_version, d.message_key, d.routing_key, d.headers, d.options, d.payload, d.payload_bytes
+          into m from {schema}.delivery d where d.group_id = p_group and d.message_id = e.id and d.copied;
+        if not found then
+            execute 'select l.produced_at, l.appended_at, l.scheduled_at, l.schema_version, l.message_key, l.routing_key, l.headers, l.options, '
+                 || case p_kind when 'json' then 'l.payload, null::bytea as payload_bytes' else 'null::json as payload, l.payload as payload_bytes' end
+                 || ' from ' || {log} || p_stream || ' l where l.id = ' || e.id into m;
+        end if;
+        insert into {schema}.dead_letter (group_id, message_id, reason, error, attempts, produced_at, appended_at, scheduled_at, schema_version,
+                                          message_key, routing_key, headers, options, payload, payload_bytes)
+        values (p_group, e.id, e.reason, e.error, e.attempt, m.produced_at, m.appended_at, m.scheduled_at, m.schema_version,
+                m.message_key, m.routing_key, m.headers, m.options, m.payload, m.payload_bytes)
+        on conflict (group_id, message_id) do update
+           set died_at = clock_timestamp(), reason = excluded.reason, error = excluded.error, attempts = excluded.attempts;
+    end loop;
+end
+$sqlstreams$;
+
+-- Hands out at most p_max ids beyond the cursor: none, or those in (o_low, o_high]. Under the group's lock.
+create function {schema}.take_fresh(p_group integer, p_stream integer, p_first_id bigint, p_max integer, p_bytes bigint,
+                                    out o_low bigint, out o_high bigint, out o_more boolean, out o_claimed bigint, out o_lost_from bigint)
+language plpgsql as $sqlstreams$
+declare
+    v_seq   bigint;
+    v_count bigint;
+    v_bytes bigint;
+    v_top   bigint;
+    v_head  bigint;
+begin
+    o_more := false;
+    select c.seq, c.claimed into v_seq, o_claimed from {schema}.cursor c where c.group_id = p_group order by c.seq desc limit 1;
+    if o_claimed < p_first_id - 1 then
+        -- What lay between is gone from the stream: told once, because the cursor moves on here.
+        o_lost_from := o_claimed;
+        o_claimed := p_first_id - 1;
+    end if;
+    -- Both bounds stand in the text, so that the plan holds only the leaves in question and locks no other.
+    execute 'select count(*), sum(q.size), max(q.id) from (select l.id, l.size from ' || {log} || p_stream || ' l where l.id > ' || o_claimed
+         || ' and l.id <= ' || o_claimed + p_max || ' order by l.id limit ' || p_max || ') q' into v_count, v_bytes, v_top;
+    if v_count = 0 then
+        -- The end, or a gap that retention, compaction or erasure left.
+        select h.head into v_head from {schema}.head(p_stream, p_first_id) h;
+        if v_head > o_claimed then
+            execute 'select min(q.id), count(*), sum(q.size), max(q.id) from (select l.id, l.size from ' || {log} || p_stream || ' l where l.id > ' || o_claimed
+                 || ' and l.id <= ' || v_head || ' order by l.id limit ' || p_max || ') q' into o_low, v_count, v_bytes, v_top;
+        end if;
+    end if;
+    if v_count > 0 then
+        o_low := o_claimed;
+        o_high := v_top;
+        if v_bytes > p_bytes then
+            execute 'select max(q.id) from (select r.id, r.n, sum(r.size) over (order by r.id) as total from (select l.id, l.size, row_number() over (order by l.id) as n from '
+                 || {log} || p_stream || ' l where l.id > ' || o_claimed || ' and l.id <= ' || v_top || ' order by l.id) r) q where q.n = 1 or q.total <= ' || p_bytes
+               into o_high;
+        end if;
+        o_more := v_count >= p_max or o_high < v_top;
+        o_claimed := o_high;
+    end if;
+    if o_high is not null or o_lost_from is not null then
+        insert into {schema}.cursor (group_id, seq, claimed) values (p_group, coalesce(v_seq, 0) + 1, o_claimed);
+    end if;
+end
+$sqlstreams$;
+
+-- Turns an expired range that was taken over too often into solo deliveries, one a message that is there and not finished. Says how many. Under the group's lock.
+create function {schema}.break_up(p_group integer, p_stream integer, p_low bigint, p_high bigint, p_now timestamptz) returns integer
+language plpgsql as $sqlstreams$
+declare
+    v_count integer;
+begin
+    execute 'insert into {schema_text}.delivery (group_id, message_id, state, due_at, solo, message_key, last_error)
+        select $1, l.id, ''pending'', $2, true, l.message_key, ''its range was taken over too often''
+          from ' || {log} || p_stream || ' l
+         where l.id > ' || p_low || ' and l.id <= ' || p_high || ' and l.redacted_at is null
+           and not exists (select from {schema_text}.done d where d.group_id = $1 and d.message_id = l.id)
+         order by l.id
+        on conflict (group_id, message_id) do nothing' using p_group, p_now;
+    get diagnostics v_count = row_count;
+    delete from {schema}.claim c where c.group_id = p_group and c.low = p_low;
+    delete from {schema}.done d where d.group_id = p_group and d.message_id > p_low and d.message_id <= p_high;
+    return v_count;
+end
+$sqlstreams$;
+
+-- Records what is finished and hands out what is next, in one transaction under the group's lock. Sent alone.
+-- Repeating it is safe: a result whose token is gone is refused, and a repeated claim only takes more.
+create procedure {schema}.work(p_request json, inout p_reply json)
+language plpgsql as $sqlstreams$
+declare
+    req        record;
+    grp        record;
+    item       record;
+    expired    record;
+    v_now      timestamptz;
+    v_low      bigint;
+    v_high     bigint;
+    v_fresh_more boolean;
+    v_mid      bigint;
+    v_lost     json[] := '{}';
+    v_lost_ids bigint[] := '{}';
+    v_range    json;
+    v_handed   json;
+    v_broken   integer := 0;
+    v_more     boolean := false;
+    v_floor    bigint;
+    v_claimed  bigint;
+    v_expiry   timestamptz;
+    v_due      timestamptz;
+    v_solo_due timestamptz;
+    v_lost_from bigint;
+begin
+    commit;
+    set transaction isolation level read committed;
+    select x.* into req from json_to_record(p_request) as x
+        (group_id integer, stream_id integer, instance uuid, config_version integer, durable boolean,
+         results json, deliveries json, surrenders json, stale json, release json,
+         range_token uuid, max_messages integer, max_bytes bigint, take_over boolean, floor bigint, rest_token uuid, part_max integer,
+         delivery_token uuid, retries integer, solo boolean, look_expired boolean, margins_ms bigint);
+    perform {schema}.steady(2000);
+    if not req.durable then
+        perform set_config('synchronous_commit', 'off', true);
+    end if;
+    perform pg_advisory_xact_lock({class_group}, req.group_id);
+    -- The statements below see what earlier holders committed.
+    v_now := clock_timestamp();
+    select cg.config, cg.config_version, cg.ceiling_ms, cg.max_reclaims, cg.paused, cg.epoch, s.first_id, s.payload_kind into grp
+      from {schema}.consumer_group cg join {schema}.stream s on s.id = cg.stream_id
+     where cg.id = req.group_id and s.state = 'active';
+    if not found then
+        p_reply := json_build_object('gone', true);
+        return;
+    end if;
+
+    -- 1. Ranges: the row with the token decides.
+    for item in select x.low, x.token, x.outcomes from json_to_recordset(req.results) as x (low bigint, token uuid, outcomes json) order by x.low
+    loop
+        delete from {schema}.claim c where c.group_id = req.group_id and c.low = item.low and c.token = item.token returning c.high into v_high;
+        if not found then
+            v_lost := v_lost || json_build_object('low', item.low, 'token', item.token);
+            continue;
+        end if;
+        if item.outcomes is not null then
+            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, item.outcomes);
+        end if;
+        delete from {schema}.done d where d.group_id = req.group_id and d.message_id > item.low and d.message_id <= v_high;
+    end loop;
+
+    -- 2. Deliveries, likewise.
+    for item in select x.id, x.token, x.kind, x.attempt, x.due_ms, x.reason, x.error, x.solo
+               from json_to_recordset(req.deliveries) as x (id bigint, token uuid, kind text, attempt integer, due_ms double precision, reason text, error text, solo boolean)
+              order by x.id
+    loop
+        if item.kind = 'ok' then
+            delete from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token;
+        elsif item.kind = 'dead' then
+            -- Copied before its row, which may hold the only copy of the payload, goes.
+            if exists (select from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token) then
+                perform {schema}.bury(req.group_id, req.stream_id, grp.payload_kind,
+                    json_build_array(json_build_object('id', item.id, 'kind', 'dead', 'attempt', item.attempt, 'reason', item.reason, 'error', item.error)));
+            end if;
+            delete from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token;
+        else
+            update {schema}.delivery d
+               set state = 'pending', due_at = v_now + item.due_ms * interval '1 millisecond', attempt = item.attempt, solo = coalesce(item.solo, d.solo),
+                   token = null, expires_at = null, instance = null, last_error = coalesce(item.error, d.last_error)
+             where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token;
+        end if;
+        if not found then
+            v_lost_ids := v_lost_ids || item.id;
+        elsif item.kind in ('retry', 'dead') then
+            insert into {schema}.attempt (group_id, message_id, attempt, kind, error, instance)
+            values (req.group_id, item.id, item.attempt, item.kind, item.error, req.instance);
+        end if;
+    end loop;
+
+    -- 3. Ranges given back, ranges that went stale, deliveries handed back unstarted.
+    for item in select x.low, x.token, x.prefix, x.done, x.outcomes
+               from json_to_recordset(req.surrenders) as x (low bigint, token uuid, prefix bigint, done json, outcomes json) order by x.low
+    loop
+        update {schema}.claim c set low = greatest(item.prefix, c.low), expires_at = v_now, excused = true
+         where c.group_id = req.group_id and c.low = item.low and c.token = item.token and c.high > item.prefix returning c.high into v_high;
+        if not found then
+            v_lost := v_lost || json_build_object('low', item.low, 'token', item.token);
+            continue;
+        end if;
+        if item.outcomes is not null then
+            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, item.outcomes);
+        end if;
+        delete from {schema}.done d where d.group_id = req.group_id and d.message_id > item.low and d.message_id <= item.prefix;
+        insert into {schema}.done (group_id, message_id)
+        select req.group_id, x.id::bigint from json_array_elements_text(item.done) as x (id) on conflict do nothing;
+    end loop;
+    for item in select x.low, x.token from json_to_recordset(req.stale) as x (low bigint, token uuid) order by x.low
+    loop
+        update {schema}.claim c set stale = c.stale + 1, excused = true
+         where c.group_id = req.group_id and c.low = item.low and c.token = item.token and not c.excused;
+    end loop;
+    for item in select x.id, x.token from json_to_recordset(req.release) as x (id bigint, token uuid) order by x.id
+    loop
+        update {schema}.delivery d set state = 'pending', due_at = v_now, token = null, expires_at = null, instance = null
+         where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token;
+    end loop;
+
+    if not grp.paused then
+        -- 4. Deliveries whose lease ended return, to run alone from now on; it was an attempt only if it had run alone.
+        if req.look_expired then
+            update {schema}.delivery d
+               set state = 'pending', due_at = v_now, solo = true, attempt = d.attempt + case when d.solo then 1 else 0 end,
+                   token = null, expires_at = null, instance = null,
+                   last_error = case when d.solo then 'its lease ended while it ran alone' else d.last_error end
+              from (select x.message_id from {schema}.delivery x
+                     where x.group_id = req.group_id and x.state = 'running' and x.expires_at <= v_now
+                     order by x.expires_at limit 1000 for update skip locked) q
+             where d.group_id = req.group_id and d.message_id = q.message_id;
+        end if;
+        if req.delivery_token is not null then
+            with taken as (
+                update {schema}.delivery d
+                   set state = 'running', token = req.delivery_token, instance = req.instance, ceiling_ms = grp.ceiling_ms,
+                       expires_at = v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond'
+                  from (select x.message_id from {schema}.delivery x
+                         where x.group_id = req.group_id and x.state = 'pending' and x.solo = coalesce(req.solo, false) and x.due_at <= v_now
+                         order by x.due_at limit case when req.solo then 1 else req.retries end for update skip locked) q
+                 where d.group_id = req.group_id and d.message_id = q.message_id
+                returning d.message_id, d.attempt, d.solo)
+            select json_agg(json_build_object('id', t.message_id, 'attempt', t.attempt, 'solo', t.solo) order by t.message_id) into v_handed from taken t;
+        end if;
+
+        -- 5. Expired ranges, the lowest first.
+        v_floor := req.floor;
+        if req.take_over then
+            for i in 1 .. 4 loop
+                select x.low, x.high, x.reclaims, x.stale, x.excused into expired from {schema}.claim x
+                 where x.group_id = req.group_id and x.low >= req.floor and x.expires_at <= v_now
+                 order by x.low limit 1 for update skip locked;
+                exit when not found;
+                if not expired.excused and expired.reclaims >= grp.max_reclaims then
+                    v_broken := v_broken + {schema}.break_up(req.group_id, req.stream_id, expired.low, expired.high, v_now);
+                    continue;
+                end if;
+                exit when req.range_token is null;
+                v_high := expired.high;
+                if expired.stale >= 2 and expired.high - expired.low > 1 then
+                    v_mid := expired.low + greatest(1, least((expired.high - expired.low) / 2, req.part_max));
+                    insert into {schema}.claim (group_id, low, high, token, expires_at, ceiling_ms, reclaims, stale, excused, instance)
+                    values (req.group_id, v_mid, expired.high, req.rest_token, v_now, grp.ceiling_ms, expired.reclaims, expired.stale, true, req.instance);
+                    v_high := v_mid;
+                end if;
+                update {schema}.claim x
+                   set high = v_high, token = req.range_token, expires_at = v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond',
+                       ceiling_ms = grp.ceiling_ms, reclaims = x.reclaims + case when x.excused then 0 else 1 end, excused = false, instance = req.instance
+                 where x.group_id = req.group_id and x.low = expired.low;
+                v_range := json_build_object('low', expired.low, 'high', v_high, 'reclaims', expired.reclaims + case when expired.excused then 0 else 1 end, 'stale', expired.stale, 'again', true,
+                    'done', (select json_agg(d.message_id order by d.message_id) from {schema}.done d
+                              where d.group_id = req.group_id and d.message_id > expired.low and d.message_id <= v_high));
+                exit;
+            end loop;
+            select min(x.low), bool_or(x.expires_at <= v_now), min(x.expires_at) filter (where x.expires_at > v_now and x.instance <> req.instance)
+              into v_floor, v_more, v_expiry from {schema}.claim x where x.group_id = req.group_id and x.low >= req.floor;
+            v_more := coalesce(v_more, false);
+            if v_floor is null then
+                -- Nothing is open; what will be opens at the cursor.
+                select x.claimed into v_floor from {schema}.cursor x where x.group_id = req.group_id order by x.seq desc limit 1;
+            end if;
+        end if;
+
+        -- 6. Fresh ids.
+        if v_range is null and req.range_token is not null then
+            select t.o_low, t.o_high, t.o_more, t.o_claimed, t.o_lost_from into v_low, v_high, v_fresh_more, v_claimed, v_lost_from
+              from {schema}.take_fresh(req.group_id, req.stream_id, grp.first_id, req.max_messages, req.max_bytes) t;
+            if v_high is not null then
+                insert into {schema}.claim (group_id, low, high, token, expires_at, ceiling_ms, instance)
+                values (req.group_id, v_low, v_high, req.range_token, v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond', grp.ceiling_ms, req.instance);
+                v_range := json_build_object('low', v_low, 'high', v_high, 'reclaims', 0, 'stale', 0, 'again', false);
+                v_more := v_more or v_fresh_more;
+            end if;
+        elsif v_range is not null then
+            v_more := true;
+        end if;
+    end if;
+
+    select d.due_at into v_due from {schema}.delivery d
+     where d.group_id = req.group_id and d.state = 'pending' and d.solo = false order by d.due_at limit 1;
+    select d.due_at into v_solo_due from {schema}.delivery d
+     where d.group_id = req.group_id and d.state = 'pending' and d.solo = true order by d.due_at limit 1;
+    p_reply := json_build_object(
+        'paused', grp.paused, 'epoch', grp.epoch, 'config_version', grp.config_version,
+        'config', case when grp.config_version > req.config_version then grp.config end,
+        'lost', case when cardinality(v_lost) > 0 then array_to_json(v_lost) end,
+        'lost_deliveries', case when cardinality(v_lost_ids) > 0 then array_to_json(v_lost_ids) end,
+        'range', v_range, 'deliveries', v_handed, 'ceiling_ms', grp.ceiling_ms, 'broken_up', v_broken, 'floor', v_floor, 'more', v_more, 'claimed', v_claimed,
+        'lost_from', v_lost_from, 'lost_to', case when v_lost_from is not null then grp.first_id - 1 end,
+        'next_due_ms', extract(epoch from v_due - v_now) * 1000, 'next_solo_due_ms', extract(epoch from v_solo_due - v_now) * 1000,
+        'next_expiry_ms', extract(epoch from v_expiry - v_now) * 1000);
+end
+$sqlstreams$;

@@ -1,0 +1,157 @@
+package sqlstreams
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sqlstreams/sqlstreams/internal/diag"
+	"github.com/sqlstreams/sqlstreams/internal/store"
+)
+
+// ProducerOptions belong to a producer. It has none yet.
+type ProducerOptions struct{}
+
+// Producer appends to a stream. It is cheap, holds no state and is safe for concurrent use.
+type Producer[T any] struct {
+	core    *stream
+	version int
+}
+
+// Outgoing is one message of a batch.
+type Outgoing[T any] struct {
+	Payload *T
+	Options *ProduceOptions // nil: none
+}
+
+// Produced says what became of a message.
+type Produced struct {
+	// ID is the message's id; 0 while it waits in the inbox for its id, which is so for everything that is produced in a caller's transaction, and now and then
+	// for a message produced while another producer held the stream.
+	ID int64
+}
+
+// Producer returns a producer of the stream. Options may be nil.
+func (s *Stream[T]) Producer(*ProducerOptions) *Producer[T] {
+	return &Producer[T]{core: s.core, version: versionOf[T]()}
+}
+
+// Produce appends one message and returns when it is committed, with the durability that the server is set to. Concurrent calls on one client share
+// transactions. If ctx ends, or the connection is lost for longer than can be waited for, while the message is on its way, the error is ErrOutcomeUnknown: the message may have
+// been stored. Otherwise an error means that it was not.
+//
+// Errors: ErrInvalidMessage, ErrTooLarge, ErrInvalidOption, ErrStreamNotFound, ErrClosed, ErrUnreachable and other conditions of the connection, ErrOutcomeUnknown.
+func (p *Producer[T]) Produce(ctx context.Context, payload *T, opts *ProduceOptions) (Produced, error) {
+	out, err := p.encode(payload, opts)
+	if err != nil {
+		return Produced{}, err
+	}
+	stored, err := p.core.client.batcher.Produce(ctx, p.core.id, p.core.kind, p.core.object, []store.Outgoing{out})
+	return Produced{ID: stored.First}, err
+}
+
+// ProduceBatch appends messages in their order, all or none of them, with ids that follow each other. Otherwise it is Produce. An empty batch is no error. A batch beyond 10,000 messages or
+// 16 MiB gets its ids a little later (ID 0).
+func (p *Producer[T]) ProduceBatch(ctx context.Context, batch []Outgoing[T]) ([]Produced, error) {
+	if len(batch) == 0 {
+		return nil, nil
+	}
+	outs, err := p.encodeAll(batch)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := p.core.client.batcher.Produce(ctx, p.core.id, p.core.kind, p.core.object, outs)
+	if err != nil {
+		return nil, err
+	}
+	produced := make([]Produced, len(batch))
+	if stored.First > 0 {
+		for i := range produced {
+			produced[i].ID = stored.First + int64(i)
+		}
+	}
+	return produced, nil
+}
+
+// ProduceTx appends one message in the caller's transaction: it exists if and when that commits, and gets its id soon after. It takes no lock and waits for nobody. It
+// announces the message at once; listeners look again for a second, so a transaction that stays open longer is found by polling. (InTx announces after the commit.)
+// Values that cannot be stored are refused before anything is sent, so they do not abort the transaction; an error of the server does, as any SQL error.
+func (p *Producer[T]) ProduceTx(ctx context.Context, tx pgx.Tx, payload *T, opts *ProduceOptions) (Produced, error) {
+	out, err := p.encode(payload, opts)
+	if err != nil {
+		return Produced{}, err
+	}
+	return Produced{}, p.putTx(ctx, tx, []store.Outgoing{out})
+}
+
+// ProduceBatchTx is ProduceTx for several messages, which keep their order.
+func (p *Producer[T]) ProduceBatchTx(ctx context.Context, tx pgx.Tx, batch []Outgoing[T]) ([]Produced, error) {
+	if len(batch) == 0 {
+		return nil, nil
+	}
+	outs, err := p.encodeAll(batch)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.putTx(ctx, tx, outs); err != nil {
+		return nil, err
+	}
+	return make([]Produced, len(batch)), nil
+}
+
+func (p *Producer[T]) putTx(ctx context.Context, tx pgx.Tx, outs []store.Outgoing) error {
+	if tx == nil {
+		return invalid(diag.InvalidTransaction, "produce to", p.core.object, "the transaction is nil")
+	}
+	if err := p.core.client.store.PutTx(ctx, tx, p.core.id, p.core.kind, outs); err != nil {
+		return renamed(err, p.core.object)
+	}
+	if a, ok := tx.(*announcingTx); ok {
+		a.streams[p.core.id] = struct{}{}
+	} else {
+		p.core.client.announce(p.core.id, false)
+	}
+	return nil
+}
+
+// ProduceSQLTx is ProduceTx for a transaction of database/sql, with pgx's driver or any other Postgres driver that takes $1.
+func (p *Producer[T]) ProduceSQLTx(ctx context.Context, tx *sql.Tx, payload *T, opts *ProduceOptions) (Produced, error) {
+	out, err := p.encode(payload, opts)
+	if err != nil {
+		return Produced{}, err
+	}
+	if tx == nil {
+		return Produced{}, invalid(diag.InvalidTransaction, "produce to", p.core.object, "the transaction is nil")
+	}
+	if err := p.core.client.store.PutSQLTx(ctx, tx, p.core.id, p.core.kind, []store.Outgoing{out}); err != nil {
+		return Produced{}, renamed(err, p.core.object)
+	}
+	p.core.client.announce(p.core.id, false)
+	return Produced{}, nil
+}
+
+func (p *Producer[T]) encode(payload *T, opts *ProduceOptions) (store.Outgoing, error) {
+	if payload == nil {
+		return store.Outgoing{}, invalid(diag.InvalidMessage, "produce to", p.core.object, "the payload is a nil pointer")
+	}
+	return p.core.encode(payload, p.version, opts)
+}
+
+func (p *Producer[T]) encodeAll(batch []Outgoing[T]) ([]store.Outgoing, error) {
+	outs := make([]store.Outgoing, len(batch))
+	for i, o := range batch {
+		out, err := p.encode(o.Payload, o.Options)
+		if err != nil {
+			if e, ok := err.(*diag.Error); ok {
+				c := *e
+				c.Detail = fmt.Sprintf("message %d of the batch: %s", i, e.Detail)
+				return nil, &c
+			}
+			return nil, err
+		}
+		outs[i] = out
+	}
+	return outs, nil
+}
