@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -14,7 +15,12 @@ import (
 	"github.com/sqlstreams/sqlstreams/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	if role := os.Getenv(envRole); role != "" {
+		playRole(role)
+	}
+	pgtest.Main(m)
+}
 
 // WelcomeEmail is the payload of the quickstart.
 type WelcomeEmail struct {

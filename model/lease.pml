@@ -106,6 +106,7 @@ byte surrenders, stales;
 /* what a perfect observer knows */
 byte acked_dead;          /* dead letters whose transaction returned */
 byte discarded;           /* passed over by an operator's seek */
+byte replayed;            /* handed out again by one; its dead letters stay */
 #ifdef EFFECTS
 byte effects;             /* messages whose handler's writes are committed */
 bit  estart[2];
@@ -445,20 +446,17 @@ end:	do
 	   choose();
 	   lock_group();
 #else
-	   lock_group();
-	   choose();
+	   /* one step: a record that commits between the two might as well have
+	      committed before the lock was taken */
+	   atomic { lock_group(); choose() }
 #endif
-	   visit();
+	   if
+	   :: what == TAKEOVER || what == REDELIVER -> visit()
+	   :: else
+	   fi;
 	   if
 	   :: what == NOTHING -> d_step { unlock_group(); reset() }
 	   :: else ->
-#ifndef BREAKUP_ONE_STATEMENT
-	      /* the row is locked: no new marks. The next statement sees them all */
-	      if
-	      :: what == TAKEOVER -> d_step { if :: db.reclaims[c] >= MAX_RECLAIMS -> marks = db.done :: else fi }
-	      :: else
-	      fi;
-#endif
 	      if
 	      :: d_step {              /* rolled back */
 			open_rows(); unlock_group(); reset()
@@ -479,6 +477,11 @@ end:	do
 			if
 			:: db.reclaims[c] >= MAX_RECLAIMS && !(db.free & BIT(c)) && db.stale[c] != STALE_ONCE && db.stale[c] != STALE_TWICE ->
 			   printf("instance %d breaks up (%d, %d]\n", i, lo, hi);
+#ifndef BREAKUP_ONE_STATEMENT
+			   /* a statement of its own: while the row is locked no mark
+			      comes, and this one sees all that came before */
+			   marks = db.done;
+#endif
 			   for (c_ : lo + 1 .. hi) {
 				if
 				:: marks & BIT(c_)
@@ -572,7 +575,7 @@ end:	do
 			marks = 0; seen = 0;
 			what = FRESH;
 			for (a_ : 0 .. NC - 1) {
-				assert(!(db.tok[a_] == held[i] && (todo & (db.succ | db.dead))))
+				assert(!(db.tok[a_] == held[i] && (todo & (db.succ | (db.dead & ~replayed)))))
 			}
 			a_ = 0
 		 }
@@ -588,15 +591,12 @@ end:	do
 #else
 		 results(1);
 #endif
-again:		 if
-		 :: what == DELIVER -> goto delivery
-		 :: else -> part = 0; goto range
-		 fi
+		 part = 0; goto again
 #if SURRENDERS > 0
 	      :: what == FRESH && surrenders < SURRENDERS ->
 		 surrenders++;
 		 results(0);
-		 part = 1; goto range
+		 part = 1; goto again
 #endif
 #if STALES > 0
 	      :: what == FRESH && stales < STALES ->
@@ -619,14 +619,18 @@ again:		 if
 		 }
 		 if
 		 :: goto forgot
-		 :: results(0); part = 1; goto range     /* on stopping, by its token */
+		 :: results(0); part = 1; goto again     /* on stopping, by its token */
 		 fi
 #endif
 	      fi;
 	      goto forgot;
 
 	      /* -- a range's record, or its surrender (part) -- */
-range:	      atomic {                                   /* the snapshot */
+again:	      if
+	      :: what == DELIVER -> goto delivery
+	      :: else
+	      fi;
+	      atomic {                                   /* the snapshot */
 			c = NONE; marks = db.done;
 			for (a_ : 0 .. NC - 1) {
 				if
@@ -652,11 +656,12 @@ range:	      atomic {                                   /* the snapshot */
 			:: else -> goto lost
 			fi
 	      }
-#ifndef RECORD_ONE_STATEMENT
-	      d_step { marks = db.done }                  /* the next statement */
-#endif
 	      if
 	      :: d_step {
+#ifndef RECORD_ONE_STATEMENT
+			/* the next statement; while the row is locked no mark comes */
+			marks = db.done;
+#endif
 			printf("instance %d records (%d, %d]: ok %x, failed %x, part %d\n", i, lo, hi, ok, bad, part);
 			/* a result whose token is gone changes nothing */
 			assert(db.tok[c] == held[i]);
@@ -841,6 +846,7 @@ proctype Operator()
 			   /* to be handed out again */
 			   db.succ = db.succ & ~BIT(c_);
 			   discarded = discarded & ~BIT(c_);
+			   replayed = replayed | BIT(c_);
 #ifdef EFFECTS
 			   effects = effects & ~BIT(c_)
 #endif

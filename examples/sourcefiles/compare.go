@@ -114,8 +114,8 @@ func compare(ctx context.Context, tale *story, p *place, files *fileSet) (bad bo
 		s.wrong++
 		tale.alarm("wrong", "%s: handled by %s, but nobody produced it", path, countImport)
 	}
-	tale.table("lines", "in folders", directly.folders, through.folders)
-	tale.table("imports", "of packages", directly.imported, through.imported)
+	tale.table("lines", "folders", directly.folders, through.folders)
+	tale.table("imports", "packages", directly.imported, through.imported)
 	tale.finish(len(files.list), s, directly, through)
 	same := maps.Equal(directly.folders, through.folders) && maps.Equal(directly.imported, through.imported)
 	return s.lost > 0 || s.wrong > 0 || !same, nil
@@ -187,14 +187,14 @@ func (s *story) table(what, of string, direct, through map[string]int64) {
 		}
 	}
 	if hidden > 0 {
-		s.more("… and %s %s more, equal in both", count(hidden), of)
+		s.more("… and %s more %s, equal in both", count(hidden), of)
 	}
 }
 
 // finish writes the last lines. Their numbers are plain, for whoever reads them with a program.
 func (s *story) finish(produced int, sc score, direct, through *totals) {
 	whole := sc.lost == 0 && sc.wrong == 0
-	s.say("end", "after %s", seconds(time.Since(s.began)))
+	s.say("end", "took %s", seconds(time.Since(s.began)))
 	s.result(true, "produced %d", produced)
 	s.result(whole, "handled %s %d, %s %d", countLine, sc.lines, countImport, sc.imports)
 	s.result(true, "run again %d", sc.again)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sqlstreams/sqlstreams"
@@ -70,8 +71,10 @@ func (c *crew) start(ctx context.Context, files *fileSet) error {
 	if err := c.until(ctx, ready); err != nil {
 		return err
 	}
-	c.tale.say("consuming", "%s: pid %d and pid %d, which share the files; %s: pid %d, which gets them all as well", countLine, c.victim.pid(), c.survivor.pid(), countImport, c.other.pid())
-	c.tale.more("%d handlers each, %s a file; lease %s = timeout %s + queue margin %s + grace %s + record margin %s", handlers, pause, lease, timeout, queueMargin, timeoutGrace, recordMargin)
+	c.tale.say("consuming", "%s:   pid %d and pid %d, which share the files", countLine, c.victim.pid(), c.survivor.pid())
+	c.tale.more("%s: pid %d, which gets every file as well", countImport, c.other.pid())
+	c.tale.more("%d handlers in each process; a file takes %s, made slower so that a process holds work when it is killed", handlers, pause)
+	c.tale.more("lease %s = timeout %s + queue margin %s + grace %s + record margin %s", lease, timeout, queueMargin, timeoutGrace, recordMargin)
 	return nil
 }
 
@@ -112,7 +115,7 @@ func (c *crew) until(ctx context.Context, condition func(context.Context) (bool,
 			}
 		}
 		if time.Since(c.moved) > unmoved {
-			return fmt.Errorf("nothing has moved for %s", unmoved)
+			return fmt.Errorf("nothing has moved for %s%s", unmoved, c.standing(ctx))
 		}
 		select {
 		case <-ctx.Done():
@@ -151,7 +154,7 @@ func (c *crew) killOne() error {
 	if err := c.victim.kill(); err != nil {
 		return err
 	}
-	c.tale.alarm("kill -9", "pid %d of %s, with %s of %s files handled: what it held is lost to it, not to the group", c.victim.pid(), countLine, count(c.lines), count(c.produced))
+	c.tale.alarm("kill -9", "pid %d, while it works: %s has handled %s of %s files", c.victim.pid(), countLine, count(c.lines), count(c.produced))
 	return nil
 }
 
@@ -162,7 +165,7 @@ func (c *crew) tellTakeover() {
 	}
 	if taken := c.survivor.takenOver(c.killed); len(taken) > 0 {
 		c.tookOver = true
-		c.tale.note("takeover", "pid %d has begun with what pid %d held, from message %s on, %s after the kill (the lease is %s)", c.survivor.pid(), c.victim.pid(),
+		c.tale.note("takeover", "pid %d begins with what pid %d held, from message %s on: %s after the kill (lease %s)", c.survivor.pid(), c.victim.pid(),
 			count(taken[0].Redelivered), seconds(taken[0].At.Sub(c.killed)), seconds(lease))
 	}
 }
@@ -181,22 +184,44 @@ func (c *crew) through(ctx context.Context, group string, handled int) (bool, er
 		return false, nil
 	}
 	c.done[group] = true
-	c.tale.say("through", "%s has an outcome for every message up to %s, %s dead letters", group, count(state.Head), count(state.Dead))
+	c.tale.say("through", "%s: every message up to %s has its outcome, %s dead letters", group, count(state.Head), count(state.Dead))
 	if group == countLine {
-		c.tellRunAgain()
+		return true, c.tellRunAgain(ctx)
 	}
 	return true, nil
 }
 
-func (c *crew) tellRunAgain() {
+// tellRunAgain tells what the kill has cost.
+func (c *crew) tellRunAgain(ctx context.Context) error {
 	if c.killed.IsZero() {
-		return
+		return nil
 	}
-	if taken := len(c.survivor.takenOver(c.killed)); taken > 0 {
-		c.tale.more("pid %d took over %s messages; those among them that the dead one had handled but not recorded ran again", c.survivor.pid(), count(taken))
-	} else {
+	taken := len(c.survivor.takenOver(c.killed))
+	if taken == 0 {
 		c.tale.more("pid %d held nothing when it died, so there was nothing to take over", c.victim.pid())
+		return nil
 	}
+	var again int
+	if err := c.place.pool.QueryRow(ctx, `select coalesce(sum(handled - 1), 0) from `+quote(c.place.app)+`.file_lines`).Scan(&again); err != nil {
+		return fmt.Errorf("look what ran again: %w", err)
+	}
+	c.tale.more("pid %d took over %s messages; %s of them had been handled, but that was not recorded", c.survivor.pid(), count(taken), count(again))
+	c.tale.more("when the kill came, so they ran again; the tables' primary keys keep them from counting twice")
+	return nil
+}
+
+// standing says where the groups are, for whoever has to find out why nothing moves.
+func (c *crew) standing(ctx context.Context) string {
+	var text strings.Builder
+	for _, group := range []string{countLine, countImport} {
+		state, err := c.client.GetGroup(ctx, streamName, group)
+		if err != nil {
+			fmt.Fprintf(&text, "; %s: %v", group, err)
+			continue
+		}
+		fmt.Fprintf(&text, "; %s: %+v", group, *state)
+	}
+	return text.String()
 }
 
 // stop ends every child.

@@ -118,8 +118,9 @@ func importsOf(file string, content []byte) []string {
 		return imports
 	}
 	for _, spec := range syntax.Imports {
+		// Some of what is wrong there are names that are no text, which Postgres would refuse; quoted they are.
 		if name, err := strconv.Unquote(spec.Path.Value); err == nil {
-			imports = append(imports, name)
+			imports = append(imports, strings.Trim(strconv.QuoteToASCII(name), `"`))
 		}
 	}
 	return imports

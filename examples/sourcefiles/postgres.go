@@ -43,7 +43,8 @@ func openPlace(ctx context.Context, tale *story) (_ *place, err error) {
 		}
 	}()
 	if p.dsn != "" {
-		tale.say("server", "the one that DATABASE_URL names; schemas %s and %s, dropped at the end", p.schema, p.app)
+		tale.say("server", "the one that DATABASE_URL names")
+		tale.more("schemas %s and %s, dropped at the end", p.schema, p.app)
 	} else if err := p.startServer(ctx, tale); err != nil {
 		return nil, err
 	}
@@ -58,16 +59,15 @@ func openPlace(ctx context.Context, tale *story) (_ *place, err error) {
 
 func (p *place) startServer(ctx context.Context, tale *story) error {
 	binaries, err := pgserver.Find(ctx)
-	if errors.Is(err, pgserver.ErrNotFound) {
-		return fmt.Errorf("there is no PostgreSQL to use: make demo installs one, and DATABASE_URL can name one that runs: %w", err)
-	} else if err != nil {
-		return err
+	if err != nil {
+		return fmt.Errorf("there is no PostgreSQL to use; make demo installs one, or DATABASE_URL names one that runs: %w", err)
 	}
 	if p.server, err = pgserver.Start(ctx, pgserver.Options{Binaries: binaries}); err != nil {
 		return err
 	}
 	p.dsn = p.server.DSN("postgres")
-	tale.say("server", "no DATABASE_URL: a throw-away PostgreSQL %s on %s, removed at the end", p.server.Version(), p.server.Addr())
+	tale.say("server", "no DATABASE_URL, so a throw-away one on %s, removed at the end", p.server.Addr())
+	tale.more("PostgreSQL %s", p.server.Version())
 	return nil
 }
 

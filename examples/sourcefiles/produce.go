@@ -111,10 +111,10 @@ func produceFiles(ctx context.Context, tale *story, p *place, files *fileSet) er
 		return err
 	}
 	took := time.Since(began)
-	tale.say("produced", "%s messages to stream %s in %s batches: %s, %s/s", count(produced), streamName, count(batches), seconds(took),
+	tale.say("produced", "%s messages to stream %s in %s batches, %s (%s a second)", count(produced), streamName, count(batches), seconds(took),
 		count(int(float64(produced)/took.Seconds())))
 	if onDisk > 0 {
-		tale.more("%s of them are larger than a message may be (%d MiB): these carry the path, and the handler reads the file", count(onDisk), maxPayload>>20)
+		tale.more("%s files are no text of at most %d MiB: their message has the path, and the handler reads the file", count(onDisk), maxPayload>>20)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 
 // Read returns the messages with ids in (low, high], ascending.
 func (s *Store) Read(ctx context.Context, stream int, low, high int64) ([]delivery.Message, error) {
-	return s.read(ctx, "read_range", stream, strconv.FormatInt(low, 10), strconv.FormatInt(high, 10))
+	return s.read(ctx, "read_range", stream, strconv.FormatInt(low+1, 10), strconv.FormatInt(high, 10))
 }
 
 // ReadIDs returns the messages of a group's deliveries, ascending: from the log, and from the deliveries' own copies where the log no longer has them.

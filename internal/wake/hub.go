@@ -74,7 +74,8 @@ type Config struct {
 	PollInterval time.Duration
 	// PollOnly: do not listen. Announcements are still sent, as other processes may listen.
 	PollOnly bool
-	// PingInterval is after how much silence the listening connection is asked for a sign of life, and how long it may take. Default 5 s.
+	// PingInterval is after how much silence the listening connection is asked for a sign of life. The answer may take as long, but at least
+	// a second. Default 5 s.
 	PingInterval time.Duration
 }
 

@@ -11,6 +11,7 @@ import (
 // How listening goes.
 const (
 	defaultPing   = 5 * time.Second
+	minPong       = time.Second
 	listenTimeout = 10 * time.Second
 	// hangUp is how long the end of a listening connection may take.
 	hangUp = time.Second
@@ -78,7 +79,7 @@ func (h *Hub) serve(r *run, l Listener) error {
 			return err
 		}
 		// The connection cannot be asked while it waits, so the wait ends after some quiet seconds, and it is asked then.
-		ctx, cancel = context.WithTimeout(r.ctx, h.ping)
+		ctx, cancel = context.WithTimeout(r.ctx, max(h.ping, minPong))
 		err = l.Ping(ctx)
 		cancel()
 		if err != nil {

@@ -340,7 +340,7 @@ func TestHalfOpenListenerIsReplaced(t *testing.T) {
 	proxy.Freeze()
 	began := time.Now()
 	pgtest.Eventually(t, 10*time.Second, "the half-open connection is noticed", func() bool { return !h.State().Listening })
-	if d := time.Since(began); d > 3*ping+time.Second {
+	if d := time.Since(began); d > ping+minPong+time.Second {
 		t.Errorf("noticed after %v with a ping every %v", d, ping)
 	}
 	proxy.CutAll()

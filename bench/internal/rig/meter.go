@@ -19,6 +19,8 @@ type Meter struct {
 	ProfileDir string
 	// Clients are further processes of the client.
 	Clients func() []int
+	// Detail keeps what does not fit into single values; nil: it is dropped.
+	Detail func(name string, what any)
 }
 
 // Counter reads how far something has come.

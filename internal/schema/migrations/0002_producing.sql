@@ -136,9 +136,8 @@ begin
                     select i.part, i.ctid as position, i.seq from {schema}.inbox i
                      where i.stream_id = p_stream and i.xid >= pg_snapshot_xmax(p_hint)
                     union all
-                    select i.part, i.ctid, i.seq from {schema}.inbox i
-                     where i.stream_id = p_stream and i.xid < pg_snapshot_xmax(p_hint)
-                       and i.xid = any (array(select pg_snapshot_xip(p_hint)))) u
+                    select r.part, r.ctid, r.seq from pg_snapshot_xip(p_hint) as x (xid)
+                     cross join lateral (select i.part, i.ctid, i.seq from {schema}.inbox i where i.stream_id = p_stream and i.xid = x.xid offset 0) r) u
                  order by u.seq limit p_limit + 1) q;
     end if;
     moved := coalesce(cardinality(v_parts), 0);

@@ -71,14 +71,15 @@ begin
         o_lost_from := o_claimed;
         o_claimed := p_first_id - 1;
     end if;
-    -- Both bounds stand in the text, so that the plan holds only the leaves in question and locks no other.
-    execute 'select count(*), sum(q.size), max(q.id) from (select l.id, l.size from ' || {log} || p_stream || ' l where l.id > ' || o_claimed
+    -- Both bounds stand in the text, so that the plan holds only the leaves in question and locks no other; inclusive, because the planner does not know that
+    -- nothing lies between an id and the next, and would lock the leaf before.
+    execute 'select count(*), sum(q.size), max(q.id) from (select l.id, l.size from ' || {log} || p_stream || ' l where l.id >= ' || o_claimed + 1
          || ' and l.id <= ' || o_claimed + p_max || ' order by l.id limit ' || p_max || ') q' into v_count, v_bytes, v_top;
     if v_count = 0 then
         -- The end, or a gap that retention, compaction or erasure left.
         select h.head into v_head from {schema}.head(p_stream, p_first_id) h;
         if v_head > o_claimed then
-            execute 'select min(q.id), count(*), sum(q.size), max(q.id) from (select l.id, l.size from ' || {log} || p_stream || ' l where l.id > ' || o_claimed
+            execute 'select min(q.id), count(*), sum(q.size), max(q.id) from (select l.id, l.size from ' || {log} || p_stream || ' l where l.id >= ' || o_claimed + 1
                  || ' and l.id <= ' || v_head || ' order by l.id limit ' || p_max || ') q' into o_low, v_count, v_bytes, v_top;
         end if;
     end if;
@@ -87,7 +88,7 @@ begin
         o_high := v_top;
         if v_bytes > p_bytes then
             execute 'select max(q.id) from (select r.id, r.n, sum(r.size) over (order by r.id) as total from (select l.id, l.size, row_number() over (order by l.id) as n from '
-                 || {log} || p_stream || ' l where l.id > ' || o_claimed || ' and l.id <= ' || v_top || ' order by l.id) r) q where q.n = 1 or q.total <= ' || p_bytes
+                 || {log} || p_stream || ' l where l.id >= ' || o_claimed + 1 || ' and l.id <= ' || v_top || ' order by l.id) r) q where q.n = 1 or q.total <= ' || p_bytes
                into o_high;
         end if;
         o_more := v_count >= p_max or o_high < v_top;
@@ -108,7 +109,7 @@ begin
     execute 'insert into {schema_text}.delivery (group_id, message_id, state, due_at, solo, message_key, last_error)
         select $1, l.id, ''pending'', $2, true, l.message_key, ''its range was taken over too often''
           from ' || {log} || p_stream || ' l
-         where l.id > ' || p_low || ' and l.id <= ' || p_high || ' and l.redacted_at is null
+         where l.id >= ' || p_low + 1 || ' and l.id <= ' || p_high || ' and l.redacted_at is null
            and not exists (select from {schema_text}.done d where d.group_id = $1 and d.message_id = l.id)
          order by l.id
         on conflict (group_id, message_id) do nothing' using p_group, p_now;
