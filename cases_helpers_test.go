@@ -410,3 +410,6 @@ func coded(t testing.TB, err, sentinel error, retryable bool) *sqlstreams.Error 
 	}
 	return e
 }
+
+// noChange leaves a pool's configuration as it is.
+func noChange(*pgxpool.Config) {}

@@ -56,7 +56,7 @@ func (c *checker) group(s *StreamRows, g *GroupRows, st *storedStream, runs []ra
 	}
 	for _, id := range st.ids {
 		m := st.byID[id]
-		if done[m.Business] {
+		if _, intended := c.intents[streamKey{s.Name, m.Business}]; done[m.Business] || !intended {
 			continue
 		}
 		f := Finding{Stream: s.Name, Group: g.Name, ID: id, Business: m.Business}

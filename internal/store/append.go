@@ -310,7 +310,7 @@ func (s *Store) Drain(ctx context.Context, stream, limit int) (DrainReply, error
 		keepHint(conn.Conn(), s.names.Schema, stream, used, seen, now)
 	}
 	if partition {
-		if err := s.makeLeaves(ctx, conn, stream, limit); err != nil {
+		if err := s.makeLeaves(ctx, conn, stream, 0); err != nil {
 			return reply, err
 		}
 		reply.More = true

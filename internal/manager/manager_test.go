@@ -1,0 +1,229 @@
+package manager
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/sqlstreams/sqlstreams/internal/delivery"
+	"github.com/sqlstreams/sqlstreams/internal/pgtest"
+	"github.com/sqlstreams/sqlstreams/internal/schema"
+	"github.com/sqlstreams/sqlstreams/internal/store"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// leases is the part of a Store that runners share.
+type leases struct {
+	Store
+	mu   sync.Mutex
+	held map[string]struct {
+		holder uuid.UUID
+		until  time.Time
+	}
+	taken int
+}
+
+func (l *leases) TakeDuty(_ context.Context, name string, holder uuid.UUID, d time.Duration) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.taken++
+	h := l.held[name]
+	if h.holder != holder && time.Now().Before(h.until) {
+		return false, nil
+	}
+	if l.held == nil {
+		l.held = map[string]struct {
+			holder uuid.UUID
+			until  time.Time
+		}{}
+	}
+	h.holder, h.until = holder, time.Now().Add(d)
+	l.held[name] = h
+	return true, nil
+}
+
+func (l *leases) RanDuty(context.Context, string, uuid.UUID) error { return nil }
+
+func (l *leases) FreeDuties(_ context.Context, names []string, holder uuid.UUID) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, name := range names {
+		if l.held[name].holder == holder {
+			delete(l.held, name)
+		}
+	}
+	return nil
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+func TestOneRunnerHoldsADuty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &leases{}
+		var mu sync.Mutex
+		passes := map[string]int{}
+		duty := func(who string) []Duty {
+			return []Duty{{Name: "inbox", Every: time.Second, RunOnce: func(context.Context, Store) error {
+				mu.Lock()
+				defer mu.Unlock()
+				passes[who]++
+				return nil
+			}}}
+		}
+		a := Start(l, quiet(), duty("a"))
+		time.Sleep(5 * time.Second)
+		b := Start(l, quiet(), duty("b"))
+		time.Sleep(10 * time.Minute)
+		count := func() (int, int) {
+			mu.Lock()
+			defer mu.Unlock()
+			return passes["a"], passes["b"]
+		}
+		l.mu.Lock()
+		taken := l.taken
+		l.mu.Unlock()
+		before, other := count()
+		if before < 300 || other != 0 {
+			t.Errorf("%d and %d passes: want all from the holder", before, other)
+		}
+		if taken > before+60 {
+			t.Errorf("%d attempts to take the duty for %d passes", taken, before)
+		}
+		a.Stop(t.Context())
+		before, _ = count()
+		time.Sleep(2 * time.Minute)
+		b.Stop(t.Context())
+		if after, other := count(); after != before || other == 0 {
+			t.Errorf("after the holder's stop: %d passes, the other %d", after-before, other)
+		}
+	})
+}
+
+func TestFailuresAreToldOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		r := Start(&leases{}, slog.New(slog.NewTextHandler(&out, nil)), []Duty{{Name: "x", Every: time.Second, RunOnce: func(context.Context, Store) error {
+			return errors.New("no luck")
+		}}})
+		time.Sleep(5*time.Minute + time.Second)
+		r.Stop(t.Context())
+		if n := strings.Count(out.String(), "SQL0204"); n < 5 || n > 6 {
+			t.Errorf("told %d times in five minutes", n)
+		}
+	})
+}
+
+func TestStopInEveryState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := Start(&leases{}, quiet(), []Duty{{Name: "x", Every: time.Second, RunOnce: func(ctx context.Context, _ Store) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}})
+		time.Sleep(10 * time.Second) // a pass hangs
+		began := time.Now()
+		r.Stop(t.Context())
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("stopped after %v", took)
+		}
+		Start(&leases{}, quiet(), []Duty{{Name: "y", Every: time.Second, RunOnce: func(context.Context, Store) error { return nil }}}).Stop(t.Context())
+	})
+}
+
+// Each duty does its work on a real database, and again nothing when there is nothing to do.
+func TestDutiesDoTheirWork(t *testing.T) {
+	ctx := context.Background()
+	db := pgtest.NewDatabase(t)
+	pool := db.Pool(t)
+	names, err := schema.NewNames("sqlstreams")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := schema.Up(ctx, conn, names); err != nil {
+		t.Fatal(err)
+	}
+	conn.Release()
+	s := store.New(names, pool, pool, 0, quiet())
+	stream := func(name string) int {
+		st, err := s.RegisterStream(ctx, name, store.KindJSON, []byte(`{"v":1}`), false, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.ID
+	}
+	a, gone := stream("a"), stream("gone")
+	g, err := s.RegisterGroup(ctx, a, "g", []byte(`{"v":1}`), false, time.Second, 3, "beginning")
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(stream int) {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one := []store.Outgoing{{Payload: []byte(`1`), Version: 1}}
+		for range 25 {
+			if err := s.PutTx(ctx, tx, stream, store.KindJSON, one); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if stream == gone {
+			// The stream is deleted while the transaction is open.
+			if err := s.DropStream(ctx, gone); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := tx.Commit(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(a)
+	put(gone)
+	for range 5 {
+		if _, err := s.Work(ctx, &delivery.WorkRequest{Group: g.ID, Stream: a, Instance: uuid.New(), RangeToken: uuid.New(), MaxMessages: 2, MaxBytes: 1000, Margins: time.Second}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db.Exec(t, `insert into sqlstreams.producer_batch (producer, batch, created_at) select gen_random_uuid(), 1, now() - h * interval '59 minutes' from generate_series(0, 3) h`)
+	db.Exec(t, `insert into sqlstreams.attempt (group_id, message_id, attempt, kind, ended_at) select 1, 1, 1, 'retry', now() - d * interval '5 days' from generate_series(3, 0, -1) d`)
+	db.Exec(t, `insert into sqlstreams.instance (id, group_id, host, pid, seen_at) select gen_random_uuid(), 1, 'h', 1, now() - m * interval '4 minutes' from generate_series(0, 3) m`)
+	db.Exec(t, `insert into sqlstreams.stream (name, payload_kind, config, state, updated_at) values ('half', 'json', '{}', 'deleting', now() - interval '2 minutes')`)
+
+	for range 2 {
+		for _, duty := range Duties() {
+			if err := duty.RunOnce(ctx, s); err != nil {
+				t.Errorf("%s: %v", duty.Name, err)
+			}
+		}
+	}
+	for what, q := range map[string]struct {
+		sql  string
+		want int64
+	}{
+		"messages with ids":                       {`select count(*) from sqlstreams.log_1`, 25},
+		"rows in the inbox":                       {`select count(*) from sqlstreams.inbox`, 0},
+		"partitions ahead":                        {`select count(*) from sqlstreams.partition where stream_id = 1 and state = 'ahead'`, 2},
+		"rows of cursors":                         {`select count(*) from sqlstreams.cursor`, 1},
+		"batches younger than an hour":            {`select count(*) from sqlstreams.producer_batch`, 2},
+		"attempts younger than a week":            {`select count(*) from sqlstreams.attempt`, 2},
+		"instances seen in five minutes":          {`select count(*) from sqlstreams.instance`, 2},
+		"streams that are there or being deleted": {`select count(*) from sqlstreams.stream`, 1},
+	} {
+		if got := db.QueryInt(t, q.sql); got != q.want {
+			t.Errorf("%s: %d, want %d", what, got, q.want)
+		}
+	}
+}
