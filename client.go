@@ -159,8 +159,8 @@ func (c *Client) announce(stream int, direct bool) {
 	}
 }
 
-// Close ends the client's sessions as if their contexts had ended, sends what is on its way until ctx ends, gives its leases on upkeep back and closes its own connections.
-// It returns when every goroutine that the client started has ended, but for handlers that ignore their context. Closing twice is fine.
+// Close ends the client's sessions as if their contexts had ended and awaits them, for their StopTimeout at the longest; then it sends what is on its way until ctx ends, gives its leases on
+// upkeep back and closes its own connections. It returns when every goroutine that the client started has ended, but for handlers that ignore their context. Closing twice is fine.
 func (c *Client) Close(ctx context.Context) {
 	c.mu.Lock()
 	if c.closed {
@@ -171,8 +171,9 @@ func (c *Client) Close(ctx context.Context) {
 	upkeep := c.upkeep
 	c.mu.Unlock()
 	c.cancel()
-	c.batcher.Close(ctx)
+	// Handlers that are finishing may still produce, so the sessions come first.
 	c.sessions.Wait()
+	c.batcher.Close(ctx)
 	if upkeep != nil {
 		// A fresh deadline: what a stop has to clean up must not fail because the caller's context has ended.
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)

@@ -122,7 +122,9 @@ func judge(err error) (v *verdict) {
 	} else if e, ok := errors.AsType[*DelayError](err); ok {
 		v.kind, v.delay = delivery.Delayed, min(max(e.Delay, 0), maxDelay)
 	}
-	v.text = boundText(err.Error())
+	if v.kind != delivery.Delayed { // no failure, so no error to keep
+		v.text = boundText(err.Error())
+	}
 	return v
 }
 

@@ -44,7 +44,7 @@ type machine struct {
 	size     int // of the next claim, as far as growth allows
 	lastAsk  int
 	lowWater int // when the queue falls to this a claim is worth while; -1: no such level
-	keep     int64
+	keep     keeping
 	avgBytes int64
 
 	look  look
@@ -146,7 +146,6 @@ func newMachine(o Options, n names, limits delivery.Limits, version int, random 
 		takenAt: now.mono - lookEvery, returnedAt: now.mono - lookEvery, workedAt: now.mono - lookEvery}
 	m.calls.beatAt = now.mono
 	m.calls.flushAt = never
-	m.keep = 0
 	return m
 }
 
@@ -231,21 +230,33 @@ func (m *machine) take(si int, now instant, s *start) bool {
 // keeps says whether a slot is kept idle for a delivery that is due but not claimed yet. That is worth while only where handlers run so much
 // longer than a claim takes that the slot would not be free again soon, and not for long: the store may be away.
 func (m *machine) keeps(now instant) bool {
-	return m.look.dueAt <= now.mono && m.est.value > keepAbove && now.mono < m.keep &&
-		m.runningRetries+m.waiting < len(m.slots)/2+boolInt(len(m.slots) == 1 && !m.lastRetry)
+	if m.look.dueAt > now.mono || m.est.value <= keepAbove || m.runningRetries+m.waiting >= m.keepMost() {
+		return false
+	}
+	if m.keep.until == 0 {
+		m.keep.until = now.mono + keepFor
+	}
+	return now.mono < m.keep.until
+}
+
+// keepMost is how many slots retries have a claim to while fresh work waits. A single slot goes to each kind in turn.
+func (m *machine) keepMost() int {
+	if len(m.slots) == 1 && !m.lastRetry {
+		return 1
+	}
+	return len(m.slots) / 2
+}
+
+// keeping is since when slots are kept for deliveries.
+type keeping struct {
+	until int64 // 0: they are not; in the past: it took too long, until the store has answered
+	over  bool  // the workers have been told
 }
 
 const (
 	keepAbove = int64(20 * time.Millisecond)
 	keepFor   = int64(time.Second)
 )
-
-func boolInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
 
 // begin puts a task on a slot.
 func (m *machine) begin(si int, now instant, t task, timeout time.Duration) *slot {

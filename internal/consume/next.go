@@ -47,8 +47,8 @@ func (m *machine) next(now instant) action {
 	if m.gate.queued && !m.wantsGate(now) && !m.soloBusy() {
 		m.endSolo()
 	}
-	if m.keep != 0 && m.keep <= now.mono {
-		m.keep = 0
+	if m.keep.until != 0 && m.keep.until <= now.mono && !m.keep.over {
+		m.keep.over = true
 		m.wake(len(m.slots) - m.running)
 	}
 	return action{kind: doWait, until: m.wait(now)}
@@ -106,7 +106,7 @@ func (m *machine) wait(now instant) int64 {
 		at(l.soloAt)
 		at(m.gate.askAt)
 		at(l.notSoon)
-		at(m.keep)
+		at(m.keep.until)
 		at(max(l.expiryAt, l.takenAt+lookEvery))
 		if l.woken {
 			at(l.workedAt + m.statusGap())

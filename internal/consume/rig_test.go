@@ -138,13 +138,21 @@ func (b *logbook) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// find returns the lines with this text.
+// find returns the lines with this text, code those with this code.
 func (b *logbook) find(text string) []line {
+	return b.filter(func(l line) bool { return l.text == text })
+}
+
+func (b *logbook) code(code string) []line {
+	return b.filter(func(l line) bool { return l.attrs["code"] == code })
+}
+
+func (b *logbook) filter(f func(line) bool) []line {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var found []line
 	for _, l := range b.lines {
-		if l.text == text {
+		if f(l) {
 			found = append(found, l)
 		}
 	}

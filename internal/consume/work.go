@@ -200,11 +200,7 @@ func (m *machine) applied(c *call, reply *delivery.WorkReply, now instant) {
 	l := &m.look
 	l.claimed = reply.Claimed
 	l.dueAt, l.soloAt = after(now, reply.NextDue), after(now, reply.NextSoloDue)
-	if l.dueAt <= now.mono && m.keep == 0 {
-		m.keep = now.mono + keepFor
-	} else if l.dueAt > now.mono {
-		m.keep = 0
-	}
+	m.keep = keeping{}
 	if c.req.LookExpired {
 		l.returnedAt = now.mono
 	}
@@ -218,6 +214,10 @@ func (m *machine) applied(c *call, reply *delivery.WorkReply, now instant) {
 				l.expiryAt = min(l.expiryAt, r.ends(now)+ownExpiry)
 			}
 		}
+	}
+	if len(c.given) > 0 {
+		// What was given back can be claimed, by us too.
+		l.expiryAt = min(l.expiryAt, max(now.mono, l.takenAt+lookEvery))
 	}
 	m.pause(reply.Paused, now)
 	if reply.BrokenUp > 0 {

@@ -155,8 +155,8 @@ func TestALedgerIsBegunOnceAndEndsWithItsFirstError(t *testing.T) {
 	if _, err := Create(dir, Process{Name: "p"}); err == nil {
 		t.Error("begun twice")
 	}
-	for _, name := range []string{"", "a/b", ".."} {
-		if _, err := Create(dir, Process{Name: name}); err == nil && name != ".." {
+	for _, name := range []string{"", "a/b"} {
+		if _, err := Create(dir, Process{Name: name}); err == nil {
 			t.Errorf("%q is a name", name)
 		}
 	}

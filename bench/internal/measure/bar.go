@@ -118,6 +118,15 @@ func Evaluate(b Bar, samples []Sample) Row {
 	return row
 }
 
+// EvaluateAll compares all bars with the samples.
+func EvaluateAll(bars []Bar, samples []Sample) []Row {
+	rows := make([]Row, 0, len(bars))
+	for _, b := range bars {
+		rows = append(rows, Evaluate(b, samples))
+	}
+	return rows
+}
+
 func (b Bar) verdict(row Row, compared bool) string {
 	reaches := func(v, want float64) bool {
 		if b.AtMost {

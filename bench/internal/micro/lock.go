@@ -98,12 +98,9 @@ func (c *Lock) Run(ctx context.Context, m *rig.Meter, w measure.Window) (values 
 	go func() { drained <- drain(draining, s, stream) }()
 	measured := *m
 	measured.Clients = group.PIDs
-	head := func() (float64, error) {
-		state, err := s.StreamState(ctx, stream)
-		if err != nil {
-			return 0, err
-		}
-		return float64(state.Head), nil
+	head := func() (id float64, err error) {
+		err = m.Server.Admin.QueryRow(ctx, fmt.Sprintf("select coalesce(max(id), 0)::float8 from sqlstreams.log_%d", stream)).Scan(&id)
+		return id, err
 	}
 	values, err = measured.Window(ctx, c.Name(), w, []string{"rate", "stored"}, head, group.Count)
 	var all lockResult

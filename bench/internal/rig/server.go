@@ -192,7 +192,6 @@ func (s *Server) Track(ctx context.Context, t Tracking) error {
 	}
 	for _, sql := range []string{
 		"alter system set pg_stat_statements.track = " + string(t),
-		"alter system set track_functions = " + map[bool]string{true: "pl", false: "none"}[t == TrackAll],
 		"select pg_reload_conf()",
 	} {
 		if _, err := s.Admin.Exec(ctx, sql); err != nil {
@@ -213,8 +212,8 @@ func (s *Server) Track(ctx context.Context, t Tracking) error {
 	return s.Forget(ctx)
 }
 
-// Forget sets the counts back.
+// Forget sets the counts back. Not those of tables: autovacuum goes by them.
 func (s *Server) Forget(ctx context.Context) error {
-	_, err := s.Admin.Exec(ctx, "select pg_stat_statements_reset(), pg_stat_reset()")
+	_, err := s.Admin.Exec(ctx, "select pg_stat_statements_reset()")
 	return err
 }
