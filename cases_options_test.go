@@ -30,10 +30,10 @@ func numbers(typ reflect.Type, path ...int) (all [][]int) {
 	return all
 }
 
-// with returns a new struct with one field set, and the field's name.
-func with(typ reflect.Type, path []int, value float64) (any, string) {
+// with returns a new struct with one field set, the field's name, and whether it is a float.
+func with(typ reflect.Type, path []int, value float64) (options any, name string, float bool) {
 	made := reflect.New(typ)
-	name, at := "", made.Elem()
+	at := made.Elem()
 	for _, i := range path {
 		if at.Kind() == reflect.Pointer {
 			at.Set(reflect.New(at.Type().Elem()))
@@ -50,7 +50,7 @@ func with(typ reflect.Type, path []int, value float64) (any, string) {
 	default:
 		at.SetInt(int64(value))
 	}
-	return made.Interface(), typ.Name() + name
+	return made.Interface(), typ.Name() + name, at.Kind() == reflect.Float64
 }
 
 // Every number of every option, found by reflection so that new ones are not forgotten.
@@ -90,13 +90,12 @@ func TestNumbersOutOfBoundsAreRefused(t *testing.T) {
 	for typ, call := range use {
 		for _, path := range numbers(typ) {
 			fields++
-			for _, value := range []float64{-1, -2, math.MinInt64, math.MaxInt64, math.Inf(1), math.Inf(-1), math.NaN()} {
-				options, name := with(typ, path, value)
+			for _, value := range []float64{-1, -2, math.MinInt64, math.MaxInt64, 0.5, math.Inf(1), math.Inf(-1), math.NaN()} {
+				options, name, float := with(typ, path, value)
 				if name == "ConsumerConfig.MaxRangeReclaims" && value == sqlstreams.Off {
 					continue
 				}
-				float := reflect.ValueOf(options).Elem().FieldByIndex(path[:1]).Kind() == reflect.Float64 || name[len(name)-8:] == "Exponent"
-				if !float && (math.IsInf(value, 0) || math.IsNaN(value)) {
+				if !float && value != math.Trunc(value) || !float && math.IsInf(value, 0) {
 					continue
 				}
 				err := call(options)
@@ -106,7 +105,7 @@ func TestNumbersOutOfBoundsAreRefused(t *testing.T) {
 				}
 				coded(t, err, sqlstreams.ErrInvalidOption, false)
 			}
-			options, name := with(typ, path, 0)
+			options, name, _ := with(typ, path, 0)
 			if typ == reflect.TypeFor[sqlstreams.ConsumerConfig]() || typ == reflect.TypeFor[sqlstreams.ProduceOptions]() || typ == reflect.TypeFor[sqlstreams.StreamConfig]() {
 				continue // they would be stored
 			}

@@ -142,7 +142,7 @@ func TestDemo(t *testing.T) {
 		if m[1] != "500" || m[2] != "499" || m[3] != "499" || m[5] == m[6] || m[9] != "1" {
 			t.Errorf("it ends %q", m[0])
 		}
-		deleted := regexp.MustCompile(`sabotage +deleted message \d+ \((\S+)\)`).FindStringSubmatch(stdout)
+		deleted := regexp.MustCompile(`sabotage +deleted message \d+ .*:\n +(\S+)\n`).FindStringSubmatch(stdout)
 		lost := regexp.MustCompile(`lost +(\S+): handled by no group`).FindStringSubmatch(stdout)
 		if deleted == nil || lost == nil || deleted[1] != lost[1] {
 			t.Errorf("deleted %q, lost %q", deleted, lost)

@@ -50,7 +50,6 @@
 #define CRASHES 0
 #endif
 
-#define NC     3          /* claims at once, at most */
 #define NONE   255
 #define BIT(x) (1 << (x))
 #define RANGE(l, h) ((BIT((h) + 1) - 1) & ~(BIT((l) + 1) - 1))
@@ -66,13 +65,12 @@
 
 typedef Db {
 	byte claimed;
-	/* claim */
-	byte tok[NC];         /* 0: no row */
-	byte low[NC];
-	byte high[NC];
-	byte reclaims[NC];
-	byte stale[NC];
-	byte free;            /* claims that were surrendered, by slot */
+	/* claim, by its low: open claims never overlap, which is checked */
+	byte tok[N];          /* 0: no row */
+	byte high[N];
+	byte reclaims[N];
+	byte stale[N];
+	byte free;            /* claims that were surrendered, by low */
 	/* delivery */
 	byte del[N + 1];      /* 0: no row */
 	byte dtok[N + 1];
@@ -90,14 +88,11 @@ Db db;
 Db disk;                  /* what a crash leaves, when on_disk */
 bit on_disk;
 byte crashes;
-#define FLUSH on_disk_clear()
-#else
-#define FLUSH skip
 #endif
 
 byte glock = NONE;        /* the group's lock */
-byte rowx[NC];            /* a claim's row locked for update: 1 */
-byte rows[NC];            /* and for share: by how many */
+byte rowx[N];             /* a claim's row locked for update: 1 */
+byte rows[N];             /* and for share: by how many */
 byte delx[N + 1];         /* a delivery's row locked */
 
 byte held[2];             /* the token that an instance believes in */
@@ -117,51 +112,57 @@ bit  edel[2];
 #define E_NO   3
 #endif
 
-hidden byte a_, b_, c_, t_, new_;
+hidden byte a_, c_, t_;
 
-/* ---- tokens: never reused, so a value that nobody remembers is as new ------ */
+/* ---- tokens ----------------------------------------------------------------
 
-inline fresh_token()
+   A token is never used twice. All that matters is who remembers it, so a row
+   carries MINE(i) while instance i believes in it, LATE(i) while only the
+   abandoned backend of a handler of i does, and ANON when nobody is left. */
+
+#define MINE(i) ((i) + 1)
+#define LATE(i) ((i) + 3)
+#define ANON    5
+
+inline rename_token(from, to)
 {
-	t_ = 1;
-	do
-	:: b_ = 0;
-	   for (a_ : 0 .. NC - 1) {
-		b_ = b_ || db.tok[a_] == t_;
+	for (a_ : 0 .. N - 1) {
+		if :: db.tok[a_] == from -> db.tok[a_] = to :: else fi;
+		if :: db.dtok[a_ + 1] == from -> db.dtok[a_ + 1] = to :: else fi;
 #if CRASHES > 0
-		b_ = b_ || disk.tok[a_] == t_;
+		if :: disk.tok[a_] == from -> disk.tok[a_] = to :: else fi;
+		if :: disk.dtok[a_ + 1] == from -> disk.dtok[a_ + 1] = to :: else fi
 #endif
-	   }
-	   for (a_ : 1 .. N) {
-		b_ = b_ || db.dtok[a_] == t_;
-#if CRASHES > 0
-		b_ = b_ || disk.dtok[a_] == t_;
-#endif
-	   }
-	   b_ = b_ || held[0] == t_ || held[1] == t_;
-#ifdef EFFECTS
-	   b_ = b_ || etok[0] == t_ || etok[1] == t_;
-#endif
-	   if
-	   :: b_ -> t_++
-	   :: else -> break
-	   fi
-	od;
-	new_ = t_; b_ = 0; t_ = 0
+	}
+	a_ = 0
 }
 
-inline free_slot(c)
+inline forget_token()
 {
-	c = 0;
-	do
-	:: db.tok[c] == 0 -> break
-	:: else -> c++; assert(c < NC)
-	od
+#ifdef EFFECTS
+	if
+	:: held[i] && eout[i] == E_BUSY && etok[i] == MINE(i) ->
+	   etok[i] = LATE(i); rename_token(MINE(i), LATE(i))
+	:: held[i] && !(eout[i] == E_BUSY && etok[i] == MINE(i)) ->
+	   rename_token(MINE(i), ANON)
+	:: else
+	fi;
+#else
+	if :: held[i] -> rename_token(MINE(i), ANON) :: else fi;
+#endif
+	held[i] = 0
+}
+
+/* a row for the claim of (l, h] */
+inline new_claim(l, h, t)
+{
+	assert(db.tok[l] == 0);        /* open claims never overlap */
+	db.tok[l] = t; db.high[l] = h
 }
 
 inline drop_claim(c)
 {
-	db.tok[c] = 0; db.low[c] = 0; db.high[c] = 0; db.reclaims[c] = 0; db.stale[c] = 0;
+	db.tok[c] = 0; db.high[c] = 0; db.reclaims[c] = 0; db.stale[c] = 0;
 	db.free = db.free & ~BIT(c)
 }
 
@@ -183,8 +184,8 @@ inline on_disk_clear()
 	:: on_disk ->
 	   on_disk = 0;
 	   disk.claimed = 0; disk.free = 0; disk.solo = 0; disk.done = 0; disk.dead = 0; disk.succ = 0;
-	   for (a_ : 0 .. NC - 1) {
-		disk.tok[a_] = 0; disk.low[a_] = 0; disk.high[a_] = 0; disk.reclaims[a_] = 0; disk.stale[a_] = 0
+	   for (a_ : 0 .. N - 1) {
+		disk.tok[a_] = 0; disk.high[a_] = 0; disk.reclaims[a_] = 0; disk.stale[a_] = 0
 	   }
 	   for (a_ : 1 .. N) { disk.del[a_] = 0; disk.dtok[a_] = 0; disk.attempt[a_] = 0 }
 	:: else
@@ -220,14 +221,14 @@ inline check()
 {
 	c_ = db.claimed;               /* committed */
 	t_ = 0;                        /* ids in open claims */
-	for (a_ : 0 .. NC - 1) {
+	for (a_ : 0 .. N - 1) {
 		if
 		:: db.tok[a_] != 0 ->
-		   assert(db.low[a_] < db.high[a_] && db.high[a_] <= db.claimed);
+		   assert(a_ < db.high[a_] && db.high[a_] <= db.claimed);
 		   /* open claims, so leases too, never overlap */
-		   assert((t_ & RANGE(db.low[a_], db.high[a_])) == 0);
-		   t_ = t_ | RANGE(db.low[a_], db.high[a_]);
-		   if :: db.low[a_] < c_ -> c_ = db.low[a_] :: else fi
+		   assert((t_ & RANGE(a_, db.high[a_])) == 0);
+		   t_ = t_ | RANGE(a_, db.high[a_]);
+		   if :: a_ < c_ -> c_ = a_ :: else fi
 		:: else
 		fi
 	}
@@ -246,11 +247,12 @@ inline check()
 
 /* ---- an instance ----------------------------------------------------------- */
 
-#define DONE_ALL (db.claimed == N && !db.tok[0] && !db.tok[1] && !db.tok[2] && NO_DELIVERY)
 #if N == 2
-#define NO_DELIVERY (!db.del[1] && !db.del[2])
+#define DONE_ALL (db.claimed == N && !db.tok[0] && !db.tok[1] && !db.del[1] && !db.del[2])
+#define UNLOCKED (!rowx[0] && !rowx[1] && !rows[0] && !rows[1] && !delx[1] && !delx[2])
 #else
-#define NO_DELIVERY (!db.del[1] && !db.del[2] && !db.del[3])
+#define DONE_ALL (db.claimed == N && !db.tok[0] && !db.tok[1] && !db.tok[2] && !db.del[1] && !db.del[2] && !db.del[3])
+#define UNLOCKED (!rowx[0] && !rowx[1] && !rowx[2] && !rows[0] && !rows[1] && !rows[2] && !delx[1] && !delx[2] && !delx[3])
 #endif
 
 #define NOTHING  0
@@ -262,9 +264,9 @@ inline check()
 inline lock_group()
 {
 #ifndef NO_GROUP_LOCK
-	atomic { !DONE_ALL && glock == NONE -> glock = i; printf("instance %d has the group's lock\n", i) }
+	atomic { glock == NONE -> glock = i; printf("instance %d has the group's lock\n", i) }
 #else
-	!DONE_ALL
+	skip
 #endif
 }
 inline unlock_group() { if :: glock == i -> glock = NONE :: else fi }
@@ -283,7 +285,9 @@ inline choose()
 		   fi
 		:: db.tok[0] -> what = TAKEOVER; c = 0; seen = db.tok[0]
 		:: db.tok[1] -> what = TAKEOVER; c = 1; seen = db.tok[1]
+#if N > 2
 		:: db.tok[2] -> what = TAKEOVER; c = 2; seen = db.tok[2]
+#endif
 		:: db.del[1] == PENDING -> what = DELIVER; m = 1
 		:: db.del[1] == RUNNING -> what = REDELIVER; m = 1; seen = db.dtok[1]
 		:: db.del[2] == PENDING -> what = DELIVER; m = 2
@@ -312,6 +316,11 @@ inline visit()
 		   :: delx[m] || db.del[m] != RUNNING || db.dtok[m] != seen -> what = NOTHING
 		   :: else -> delx[m] = 1
 		   fi
+		:: what == DELIVER ->
+		   if
+		   :: delx[m] || db.del[m] != PENDING -> what = NOTHING
+		   :: else -> delx[m] = 1
+		   fi
 		:: else
 		fi
 	}
@@ -321,7 +330,7 @@ inline open_rows()
 {
 	if
 	:: what == TAKEOVER -> rowx[c] = 0
-	:: what == REDELIVER -> delx[m] = 0
+	:: what == REDELIVER || what == DELIVER -> delx[m] = 0
 	:: else
 	fi
 }
@@ -329,23 +338,26 @@ inline open_rows()
 inline reset()
 {
 	what = NOTHING; c = 0; m = 0; lo = 0; hi = 0; marks = 0; todo = 0; ok = 0; bad = 0; seen = 0;
-	held[i] = 0
+	forget_token()
 }
 
-/* which of the handed-out messages ended, and how */
-inline results(all)
+/* what came of the handed-out messages, each in any way; drawn when it is first
+   written down, as nothing depends on it before. part: some have not run */
+inline results()
 {
-	atomic {
-		b_ = 1;
-		do
-		:: b_ > N -> break
-		:: b_ <= N && !(todo & BIT(b_)) -> b_++
-		:: b_ <= N && (todo & BIT(b_)) -> ok = ok | BIT(b_); b_++
-		:: b_ <= N && (todo & BIT(b_)) -> bad = bad | BIT(b_); b_++
-		:: b_ <= N && (todo & BIT(b_)) && !all -> b_++
-		od;
-		b_ = 0
-	}
+#ifndef EFFECTS
+	ok = 0; bad = 0; b2 = 1;
+	do
+	:: b2 > N -> break
+	:: b2 <= N && !(todo & BIT(b2)) -> b2++
+	:: b2 <= N && (todo & BIT(b2)) -> ok = ok | BIT(b2); b2++
+	:: b2 <= N && (todo & BIT(b2)) -> bad = bad | BIT(b2); b2++
+	:: b2 <= N && (todo & BIT(b2)) && part -> b2++
+	od;
+	b2 = 0
+#else
+	skip
+#endif
 }
 
 #ifdef EFFECTS
@@ -375,6 +387,12 @@ inline run_effects()
 	b2 = 0
 }
 
+inline backend_ends()
+{
+	if :: etok[i] == LATE(i) -> rename_token(LATE(i), ANON) :: else fi;
+	etok[i] = 0
+}
+
 /* the backend of a handler's transaction */
 proctype Backend(byte i)
 {
@@ -395,13 +413,15 @@ end:
 		   if
 		   :: db.tok[0] == etok[i] && !rowx[0] -> c = 0; rows[0]++
 		   :: db.tok[1] == etok[i] && !rowx[1] -> c = 1; rows[1]++
+#if N > 2
 		   :: db.tok[2] == etok[i] && !rowx[2] -> c = 2; rows[2]++
-		   :: db.tok[0] != etok[i] && db.tok[1] != etok[i] && db.tok[2] != etok[i] -> c = NONE
+#endif
+		   :: db.tok[0] != etok[i] && db.tok[1] != etok[i] && db.tok[N - 1] != etok[i] -> c = NONE
 		   fi
 		fi
 	   }
 	   if
-	   :: c == NONE -> d_step { c = 0; etok[i] = 0; eout[i] = E_NO; printf("the handler of %d is refused\n", emsg[i]); emsg[i] = 0; edel[i] = 0 }
+	   :: c == NONE -> d_step { c = 0; backend_ends(); eout[i] = E_NO; printf("the handler of %d is refused\n", emsg[i]); emsg[i] = 0; edel[i] = 0 }
 	   :: c != NONE ->
 	      if
 	      :: d_step {
@@ -415,7 +435,7 @@ end:
 			:: else -> rows[c]--; db.done = db.done | BIT(emsg[i])
 			fi;
 			on_disk_clear();
-			c = 0; etok[i] = 0; eout[i] = E_OK; emsg[i] = 0; edel[i] = 0;
+			c = 0; backend_ends(); eout[i] = E_OK; emsg[i] = 0; edel[i] = 0;
 			check()
 		 }
 	      :: d_step {
@@ -424,7 +444,7 @@ end:
 			:: edel[i] -> delx[emsg[i]] = 0
 			:: else -> rows[c]--
 			fi;
-			c = 0; etok[i] = 0; eout[i] = E_NO; emsg[i] = 0; edel[i] = 0
+			c = 0; backend_ends(); eout[i] = E_NO; emsg[i] = 0; edel[i] = 0
 		 }
 	      fi
 	   fi
@@ -434,24 +454,21 @@ end:
 
 proctype Instance(byte i)
 {
-	byte what, c, m, lo, hi, marks, todo, ok, bad, seen, part;
-#ifdef EFFECTS
-	byte b2;
-#endif
+	byte what, c, m, lo, hi, marks, todo, ok, bad, seen, part, b2;
 
 end:	do
 	::
 	   /* -- claim: one statement takes the group's lock, the next reads -- */
 #ifdef GROUP_LOCK_ONE_SNAPSHOT
-	   choose();
+	   atomic { !DONE_ALL -> choose() }
 	   lock_group();
 #else
 	   /* one step: a record that commits between the two might as well have
 	      committed before the lock was taken */
-	   atomic { lock_group(); choose() }
+	   atomic { !DONE_ALL && glock == NONE -> lock_group(); choose() }
 #endif
 	   if
-	   :: what == TAKEOVER || what == REDELIVER -> visit()
+	   :: what > FRESH -> visit()
 	   :: else
 	   fi;
 	   if
@@ -464,15 +481,14 @@ end:	do
 	      :: what == FRESH ->
 		 d_step {
 			printf("instance %d claims (%d, %d]\n", i, lo, hi);
-			fresh_token(); held[i] = new_;
-			free_slot(c);
+			held[i] = MINE(i);
 			db.claimed = hi;
-			db.tok[c] = held[i]; db.low[c] = lo; db.high[c] = hi;
-			c = 0; unlock_group(); check()
+			new_claim(lo, hi, MINE(i));
+			unlock_group(); check()
 		 }
 	      :: what == TAKEOVER ->
 		 d_step {
-			lo = db.low[c]; hi = db.high[c];
+			lo = c; hi = db.high[c];
 			rowx[c] = 0;
 			if
 			:: db.reclaims[c] >= MAX_RECLAIMS && !(db.free & BIT(c)) && db.stale[c] != STALE_ONCE && db.stale[c] != STALE_TWICE ->
@@ -492,26 +508,24 @@ end:	do
 			   drop_claim(c);
 			   what = NOTHING
 			:: else ->
-			   fresh_token(); held[i] = new_;
+			   held[i] = MINE(i);
 			   if
 			   :: db.stale[c] == STALE_TWICE && hi > lo + 1 ->
 			      /* the lower half; the rest as a range of its own, under
 			         a token that nobody holds */
-			      part = (hi - lo) / 2;
-			      free_slot(m);
+			      part = lo + (hi - lo) / 2;
 #ifndef REST_KEEPS_TOKEN
-			      db.tok[c] = held[i];
-			      fresh_token(); seen = new_;
-			      db.tok[m] = seen;
+			      new_claim(part, hi, ANON);
 #else
-			      db.tok[m] = db.tok[c];
-			      db.tok[c] = held[i];
+			      seen = db.tok[c];
+			      new_claim(part, hi, seen);
 #endif
-			      db.low[m] = lo + part; db.high[m] = hi; db.reclaims[m] = db.reclaims[c];
-			      db.free = db.free | BIT(m);
-			      hi = lo + part; db.high[c] = hi; db.stale[c] = 0; m = 0; part = 0
+			      db.tok[c] = MINE(i);
+			      db.reclaims[part] = db.reclaims[c];
+			      db.free = db.free | BIT(part);
+			      hi = part; db.high[c] = hi; db.stale[c] = 0; part = 0
 			   :: else ->
-			      db.tok[c] = held[i];
+			      db.tok[c] = MINE(i);
 			      if
 			      :: db.stale[c] == STALE_ONCE -> db.stale[c] = TAKEN_STALE
 			      :: db.stale[c] == STALE_TWICE -> db.stale[c] = 0
@@ -526,8 +540,9 @@ end:	do
 	      :: what == DELIVER ->
 		 d_step {
 			printf("instance %d claims the delivery of %d\n", i, m);
-			fresh_token(); held[i] = new_;
-			db.del[m] = RUNNING; db.dtok[m] = held[i];
+			delx[m] = 0;
+			held[i] = MINE(i);
+			db.del[m] = RUNNING; db.dtok[m] = MINE(i);
 			unlock_group(); check()
 		 }
 	      :: what == REDELIVER ->
@@ -546,7 +561,7 @@ end:	do
 			:: db.attempt[m] >= MAX_ATTEMPTS ->
 			   drop_delivery(m); bury(m); what = NOTHING
 			:: else ->
-			   fresh_token(); held[i] = new_; db.dtok[m] = held[i]
+			   held[i] = MINE(i); db.dtok[m] = MINE(i)
 			fi;
 			unlock_group(); check()
 		 }
@@ -574,7 +589,7 @@ end:	do
 #endif
 			marks = 0; seen = 0;
 			what = FRESH;
-			for (a_ : 0 .. NC - 1) {
+			for (a_ : 0 .. N - 1) {
 				assert(!(db.tok[a_] == held[i] && (todo & (db.succ | (db.dead & ~replayed)))))
 			}
 			a_ = 0
@@ -588,38 +603,36 @@ end:	do
 	      :: what != NOTHING ->
 #ifdef EFFECTS
 		 run_effects();
-#else
-		 results(1);
 #endif
 		 part = 0; goto again
 #if SURRENDERS > 0
 	      :: what == FRESH && surrenders < SURRENDERS ->
-		 surrenders++;
-		 results(0);
-		 part = 1; goto again
+		 atomic { surrenders++; part = 1 }
+#ifdef EFFECTS
+		 run_effects();
+#endif
+		 goto again
 #endif
 #if STALES > 0
 	      :: what == FRESH && stales < STALES ->
 		 /* too little lease left: marked, and left to its expiry */
 		 d_step {
+			!rowx[lo] ->
 			stales++;
-			for (a_ : 0 .. NC - 1) {
-				if
-				:: db.tok[a_] == held[i] ->
-				   printf("instance %d leaves (%d, %d] stale\n", i, lo, hi);
-				   if
-				   :: db.stale[a_] == TAKEN_STALE -> db.stale[a_] = STALE_TWICE
-				   :: db.stale[a_] == 0 -> db.stale[a_] = STALE_ONCE
-				   :: else
-				   fi
-				:: else
-				fi
-			}
-			a_ = 0
+			if
+			:: db.tok[lo] == held[i] ->
+			   printf("instance %d leaves (%d, %d] stale\n", i, lo, hi);
+			   if
+			   :: db.stale[lo] == TAKEN_STALE -> db.stale[lo] = STALE_TWICE
+			   :: db.stale[lo] == 0 -> db.stale[lo] = STALE_ONCE
+			   :: else
+			   fi
+			:: else
+			fi
 		 }
 		 if
 		 :: goto forgot
-		 :: results(0); part = 1; goto again     /* on stopping, by its token */
+		 :: part = 1; goto again     /* on stopping, by its token */
 		 fi
 #endif
 	      fi;
@@ -630,34 +643,25 @@ again:	      if
 	      :: what == DELIVER -> goto delivery
 	      :: else
 	      fi;
-	      atomic {                                   /* the snapshot */
-			c = NONE; marks = db.done;
-			for (a_ : 0 .. NC - 1) {
-				if
-#ifdef NO_TOKEN_CHECK
-				:: db.tok[a_] != 0 && db.low[a_] == lo -> c = a_
-#else
-				:: db.tok[a_] == held[i] -> c = a_
+#ifdef RECORD_ONE_STATEMENT
+	      d_step { marks = db.done }                 /* the statement's snapshot */
 #endif
-				:: else
-				fi
-			}
-			a_ = 0
-	      }
 	      atomic {                                   /* the row, after a wait */
-			c == NONE || (!rowx[c] && !rows[c]) ->
-			if
-			:: c == NONE -> goto lost
+		      if
 #ifdef NO_TOKEN_CHECK
-			:: c != NONE && db.low[c] == lo && db.tok[c] != 0 -> rowx[c] = 1
+		      :: db.tok[lo] && !rowx[lo] && !rows[lo] -> rowx[lo] = 1; c = lo
+		      :: !db.tok[lo] -> goto lost
 #else
-			:: c != NONE && db.tok[c] == held[i] -> rowx[c] = 1
+#ifdef REST_KEEPS_TOKEN
+		      :: db.tok[lo] != held[i] && db.tok[REST] == held[i] && !rowx[REST] && !rows[REST] -> rowx[REST] = 1; c = REST
 #endif
-			:: else -> goto lost
-			fi
+		      :: db.tok[lo] == held[i] && !rowx[lo] && !rows[lo] -> rowx[lo] = 1; c = lo
+		      :: db.tok[lo] != held[i] -> goto lost
+#endif
+		      fi
 	      }
 	      if
-	      :: d_step {
+	      :: atomic { results(); d_step {
 #ifndef RECORD_ONE_STATEMENT
 			/* the next statement; while the row is locked no mark comes */
 			marks = db.done;
@@ -682,13 +686,13 @@ again:	      if
 #endif
 			   db.free = db.free | BIT(c);
 			   db.stale[c] = 0;
-			   fresh_token(); db.tok[c] = new_
+			   db.tok[c] = ANON
 			:: else ->
 			   db.done = db.done & ~RANGE(lo, hi);
 			   drop_claim(c)
 			fi;
 			check()
-		 }
+		 } }
 	      :: d_step { rowx[c] = 0 }                    /* rolled back */
 	      fi;
 	      goto recorded;
@@ -705,7 +709,7 @@ delivery:     atomic {
 			fi
 	      }
 	      if
-	      :: d_step {
+	      :: atomic { results(); d_step {
 			printf("instance %d records the delivery of %d: ok %d\n", i, m, ok == BIT(m));
 			assert(db.dtok[m] == held[i]);
 			delx[m] = 0;
@@ -720,7 +724,7 @@ delivery:     atomic {
 			   if :: !db.del[m] -> db.solo = db.solo & ~BIT(m) :: else fi
 			fi;
 			check()
-		 }
+		 } }
 	      :: d_step { delx[m] = 0 }
 	      fi;
 
@@ -730,9 +734,8 @@ recorded:     /* the answer may be lost: then it is sent again by the same token
 	      :: goto forgot
 	      fi;
 lost:	      skip;
-forgot:	      atomic { reset(); part = 0;
+forgot:	      atomic { reset(); part = 0; b2 = 0;
 #ifdef EFFECTS
-			b2 = 0;
 			if :: eout[i] != E_BUSY -> eout[i] = 0 :: else fi
 #endif
 	      }
@@ -743,7 +746,7 @@ forgot:	      atomic { reset(); part = 0;
 /* ---- the server, the operator ----------------------------------------------- */
 
 #if CRASHES > 0
-#define NO_TRANSACTION (glock == NONE && !rowx[0] && !rowx[1] && !rowx[2] && !rows[0] && !rows[1] && !rows[2] && !delx[1] && !delx[2] && !delx[N])
+#define NO_TRANSACTION (glock == NONE && UNLOCKED)
 
 /* A crash ends every open transaction; a transaction of an instance may roll back
    at any time, so it is enough to let the server crash when none is open. */
@@ -754,8 +757,8 @@ proctype Server()
 		!on_disk -> on_disk = 1;
 		disk.claimed = db.claimed; disk.free = db.free; disk.solo = db.solo;
 		disk.done = db.done; disk.dead = db.dead; disk.succ = db.succ;
-		for (a_ : 0 .. NC - 1) {
-			disk.tok[a_] = db.tok[a_]; disk.low[a_] = db.low[a_]; disk.high[a_] = db.high[a_];
+		for (a_ : 0 .. N - 1) {
+			disk.tok[a_] = db.tok[a_]; disk.high[a_] = db.high[a_];
 			disk.reclaims[a_] = db.reclaims[a_]; disk.stale[a_] = db.stale[a_]
 		}
 		for (a_ : 1 .. N) {
@@ -767,8 +770,8 @@ proctype Server()
 		on_disk && NO_TRANSACTION && crashes < CRASHES -> crashes++;
 		db.claimed = disk.claimed; db.free = disk.free; db.solo = disk.solo;
 		db.done = disk.done; db.dead = disk.dead; db.succ = disk.succ;
-		for (a_ : 0 .. NC - 1) {
-			db.tok[a_] = disk.tok[a_]; db.low[a_] = disk.low[a_]; db.high[a_] = disk.high[a_];
+		for (a_ : 0 .. N - 1) {
+			db.tok[a_] = disk.tok[a_]; db.high[a_] = disk.high[a_];
 			db.reclaims[a_] = disk.reclaims[a_]; db.stale[a_] = disk.stale[a_]
 		}
 		for (a_ : 1 .. N) {
@@ -830,13 +833,16 @@ proctype Operator()
 #endif
 	   /* the claims' and the deliveries' rows, after a wait: fences the tokens */
 	   atomic {
-		!rowx[0] && !rowx[1] && !rowx[2] && !rows[0] && !rows[1] && !rows[2] && !delx[1] && !delx[2] && !delx[N] ->
-		rowx[0] = 1; rowx[1] = 1; rowx[2] = 1; delx[1] = 1; delx[2] = 1; delx[N] = 1
+		UNLOCKED ->
+		d_step {
+			for (c_ : 0 .. N - 1) { rowx[c_] = 1; delx[c_ + 1] = 1 }
+			c_ = 0
+		}
 	   }
 	   /* the next statement: marks */
 	   d_step {
 		printf("seek to %d\n", SEEK_TO);
-		for (c_ : 0 .. NC - 1) { rowx[c_] = 0; drop_claim(c_) }
+		for (c_ : 0 .. N - 1) { rowx[c_] = 0; drop_claim(c_) }
 		db.done = db.done & ~SEEK_MARKS;
 		for (c_ : 1 .. N) {
 			delx[c_] = 0;

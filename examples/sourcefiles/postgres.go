@@ -87,8 +87,9 @@ func (p *place) createTables(ctx context.Context) error {
 }
 
 // client opens the installation.
-func (p *place) client(ctx context.Context) (*sqlstreams.Client, error) {
-	return sqlstreams.NewClient(ctx, p.pool, &sqlstreams.ClientConfig{Schema: p.schema, Logger: quietLogger(os.Stderr)})
+func (p *place) client(ctx context.Context, tale *story) (*sqlstreams.Client, error) {
+	log := &lines{each: func(line []byte) { tale.note("warning", "%s", line) }}
+	return sqlstreams.NewClient(ctx, p.pool, &sqlstreams.ClientConfig{Schema: p.schema, Logger: quietLogger(log)})
 }
 
 // close removes what the demo made. It has time of its own, because an interrupted demo has none left.

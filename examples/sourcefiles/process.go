@@ -38,7 +38,7 @@ func startProcess(tale *story, dsn string, flags childFlags) (*process, error) {
 		return nil, err
 	}
 	p.cmd.Stdout = &lines{each: p.read}
-	p.cmd.Stderr = &lines{each: func(line []byte) { tale.note(p.group, "%s", line) }}
+	p.cmd.Stderr = &lines{each: func(line []byte) { tale.note("warning", "%s, pid %d: %s", p.group, p.pid(), line) }}
 	// A killed process's pipes close with it, so its last output is not waited for in vain.
 	p.cmd.WaitDelay = 5 * time.Second
 	if err := p.cmd.Start(); err != nil {

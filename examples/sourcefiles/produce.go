@@ -66,7 +66,7 @@ func (m *SourceFile) content(root string) ([]byte, error) {
 
 // produceFiles sends every file before anybody reads, in batches.
 func produceFiles(ctx context.Context, tale *story, p *place, files *fileSet) error {
-	client, err := p.client(ctx)
+	client, err := p.client(ctx, tale)
 	if err != nil {
 		return err
 	}
@@ -114,14 +114,14 @@ func produceFiles(ctx context.Context, tale *story, p *place, files *fileSet) er
 	tale.say("produced", "%s messages to stream %s in %s batches, %s (%s a second)", count(produced), streamName, count(batches), seconds(took),
 		count(int(float64(produced)/took.Seconds())))
 	if onDisk > 0 {
-		tale.more("%s files are no text of at most %d MiB: their message has the path, and the handler reads the file", count(onDisk), maxPayload>>20)
+		tale.more("%s files are no text of at most %d MiB: the handlers read those from the disk", count(onDisk), maxPayload>>20)
 	}
 	return nil
 }
 
 // sabotage deletes a message that no group has claimed yet, past the library: what no correct run could do, and what the comparison must find.
 func sabotage(ctx context.Context, tale *story, p *place) error {
-	client, err := p.client(ctx)
+	client, err := p.client(ctx, tale)
 	if err != nil {
 		return err
 	}
@@ -137,6 +137,7 @@ func sabotage(ctx context.Context, tale *story, p *place) error {
 	if err := p.pool.QueryRow(ctx, sql).Scan(&id, &path); err != nil {
 		return fmt.Errorf("sabotage: %w", err)
 	}
-	tale.alarm("sabotage", "deleted message %d (%s) from the stream's table, behind the library's back", id, path)
+	tale.alarm("sabotage", "deleted message %d from the stream's table, behind the library's back:", id)
+	tale.more("%s", path)
 	return nil
 }

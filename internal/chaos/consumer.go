@@ -14,9 +14,8 @@ import (
 
 // How handlers behave.
 const (
-	moodWild  = "wild"  // some fail, some are slow, some hang, some end for good
-	moodPlain = "plain" // all succeed at once
-	moodBusy  = "busy"  // all take workerConfig.Busy, whatever their context says, and succeed
+	moodWild = "wild" // some fail, some are slow, some hang, some end for good
+	moodBusy = "busy" // all take workerConfig.Busy, whatever their context says, and succeed
 )
 
 // The leases of a run; see the package comment.
@@ -77,10 +76,7 @@ var errPanic = errors.New("panic")
 // behave decides by the message and the group, so that a message behaves alike wherever it runs.
 func (w *worker) behave(ctx context.Context, meta *sqlstreams.Meta) (ledger.Result, error) {
 	first := meta.Attempt == 1
-	switch w.cfg.Mood {
-	case moodPlain:
-		return ledger.OK, nil
-	case moodBusy:
+	if w.cfg.Mood == moodBusy {
 		pause(context.WithoutCancel(ctx), w.cfg.Busy)
 		return ledger.OK, nil
 	}

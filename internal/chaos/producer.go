@@ -39,11 +39,11 @@ var errRollback = errors.New("rolled back on purpose")
 // producing is the state of one producing process.
 type producing struct {
 	*worker
-	producer  *sqlstreams.Producer[Payload]
-	began     time.Time
-	next      atomic.Int64 // number of the next business id
-	confirmed atomic.Int64
-	failed    atomic.Pointer[error] // the ledger cannot be written
+	producer *sqlstreams.Producer[Payload]
+	began    time.Time
+	next     atomic.Int64          // number of the next business id
+	reserved atomic.Int64          // of the quota: confirmed or on its way
+	failed   atomic.Pointer[error] // the ledger cannot be written
 }
 
 func (w *worker) produce(ctx context.Context) error {
@@ -77,12 +77,29 @@ func (w *worker) produce(ctx context.Context) error {
 func (p *producing) wait(ctx context.Context) bool {
 	for {
 		due := p.cfg.Rate * time.Since(p.began).Seconds()
-		done := p.cfg.Quota > 0 && p.confirmed.Load() >= int64(p.cfg.Quota)
-		if !done && float64(p.next.Load()) < due {
+		full := p.cfg.Quota > 0 && p.reserved.Load() >= int64(p.cfg.Quota)
+		if !full && float64(p.next.Load()) < due {
 			return ctx.Err() == nil
 		}
 		if !pause(ctx, 2*time.Millisecond) {
 			return false
+		}
+	}
+}
+
+// reserve takes as much of n as the quota has left.
+func (p *producing) reserve(n int) int {
+	if p.cfg.Quota == 0 {
+		return n
+	}
+	for {
+		taken := p.reserved.Load()
+		n := min(int64(n), int64(p.cfg.Quota)-taken)
+		if n <= 0 {
+			return 0
+		}
+		if p.reserved.CompareAndSwap(taken, taken+n) {
+			return int(n)
 		}
 	}
 }
@@ -101,8 +118,8 @@ func (p *producing) call(random *rand.Rand) error {
 	default:
 		way, n = wayOwnTx, 1+random.IntN(3)
 	}
-	if p.cfg.Quota > 0 {
-		n = max(1, min(n, p.cfg.Quota-int(p.confirmed.Load())))
+	if n = p.reserve(n); n == 0 {
+		return nil // another caller was quicker
 	}
 	batch := make([]sqlstreams.Outgoing[Payload], n)
 	messages := make([]ledger.Message, n)
@@ -162,10 +179,9 @@ func (p *producing) call(random *rand.Rand) error {
 	if err != nil {
 		detail = err.Error()
 	}
-	if outcome == ledger.Confirmed {
-		p.confirmed.Add(int64(n))
-	} else {
+	if outcome != ledger.Confirmed {
 		ids = nil
+		p.reserved.Add(-int64(n))
 	}
 	return p.book.Outcome(call, outcome, ids, detail)
 }

@@ -114,7 +114,7 @@ func (m *machine) wait(now instant) int64 {
 		if l.paused {
 			at(l.pollAt)
 		}
-		if m.running > 0 && (l.fresh || l.dueAt <= now.mono) {
+		if m.running > 0 && !l.paused && (l.fresh || l.dueAt <= now.mono) {
 			// What there is room for changes with the age of what runs.
 			at(now.mono + lookEvery/2)
 		}

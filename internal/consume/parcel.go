@@ -87,7 +87,9 @@ func (m *machine) parcelRead(p *parcel, msgs []delivery.Message, now instant) {
 	}
 	m.sawBytes(bytes, len(msgs))
 	m.counts.Claimed += int64(p.waiting)
-	m.calls.flushAt = now.mono
+	if len(m.results) > 0 {
+		m.calls.flushAt = now.mono
+	}
 	switch {
 	case !p.solo:
 	case !m.gate.mine:

@@ -233,3 +233,5 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, f)
 }
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

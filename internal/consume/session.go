@@ -46,7 +46,8 @@ type Session struct {
 	warns  limiter
 
 	ctx    context.Context         // Consume's
-	base   context.Context         // of the handlers: its values, not its end
+	values context.Context         // its values without its end, for calls to the store
+	base   context.Context         // the same for handlers, which a stop ends at last
 	cancel context.CancelCauseFunc // ends the handlers' contexts
 
 	mu         sync.Mutex
@@ -123,7 +124,8 @@ func (s *Session) Run(ctx context.Context) error {
 	began := time.Now()
 	s.logStart(o, limits)
 	s.ctx = ctx
-	s.base, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.values = context.WithoutCancel(ctx)
+	s.base, s.cancel = context.WithCancelCause(s.values)
 	s.c.Gate.join(gateMember{s})
 
 	var rest sync.WaitGroup
@@ -218,7 +220,7 @@ func (s *Session) callContext() (context.Context, context.CancelFunc) {
 	if s.m.stop.phase != active && s.m.running == 0 {
 		timeout = max(s.m.o.RecordMargin, time.Second)
 	}
-	ctx, cancel := context.WithTimeout(s.base, timeout)
+	ctx, cancel := context.WithTimeout(s.values, timeout)
 	s.callCancel = cancel
 	return ctx, cancel
 }

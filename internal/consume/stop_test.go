@@ -86,6 +86,7 @@ func TestStopGivesBackWhatWaits(t *testing.T) {
 func TestStopTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, delivery.Policy{})
+		r.store.SetLatency(time.Millisecond)
 		r.append(4)
 		release := make(chan struct{})
 		causes := make(map[int64]error)
@@ -109,7 +110,7 @@ func TestStopTimeout(t *testing.T) {
 		i.cancel()
 		began := time.Now()
 		<-i.ended
-		if took := time.Since(began); i.err != nil || took != 3100*time.Millisecond {
+		if took := time.Since(began); i.err != nil || took > 3110*time.Millisecond || took < 3100*time.Millisecond {
 			t.Errorf("Run returned %v after %v", i.err, took)
 		}
 		if !errors.Is(causes[2], consume.ErrStopping) {
@@ -291,10 +292,10 @@ func TestReleaseStaleNeverWhenNothingRan(t *testing.T) {
 		})
 		time.Sleep(20*time.Second + time.Millisecond)
 		synctest.Wait()
-		if h := i.Health(); h.Stale != 2 {
+		if h := i.Health(); h.Stale != 2 || h.Succeeded != 4 { // 4 was freed and has run again since
 			t.Errorf("%+v", h)
 		}
-		if st := r.store.State(r.group); len(st.Claims) != 2 || st.Claims[0].Low != 3 || st.Claims[1].Low != 4 || st.Claims[1].Stale != 1 || st.Claims[1].Expired {
+		if st := r.store.State(r.group); len(st.Claims) != 1 || st.Claims[0].Low != 4 || st.Claims[0].Stale != 1 || st.Claims[0].Expired {
 			t.Errorf("%+v", st.Claims)
 		}
 		time.Sleep(30 * time.Second)

@@ -198,7 +198,6 @@ func (m *machine) applied(c *call, reply *delivery.WorkReply, now instant) {
 		m.epoch = reply.Epoch
 	}
 	l := &m.look
-	l.claimed = reply.Claimed
 	l.dueAt, l.soloAt = after(now, reply.NextDue), after(now, reply.NextSoloDue)
 	m.keep = keeping{}
 	if c.req.LookExpired {
@@ -252,6 +251,7 @@ func (m *machine) handOut(c *call, reply *delivery.WorkReply, now instant) {
 	if len(reply.Deliveries) > 0 {
 		found = true
 		p := m.newParcel(reply.Deliveries, c.sent)
+		p.giveBack = m.stop.phase != active || m.look.paused
 		m.parcels = append(m.parcels, p)
 	}
 	if c.req.Solo && len(reply.Deliveries) == 0 {

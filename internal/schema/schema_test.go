@@ -143,7 +143,7 @@ func TestInterruptedMigrationGoesOn(t *testing.T) {
 	if _, err := apply(ctx, conn, names(t), steps[0]); err != nil {
 		t.Fatal(err)
 	}
-	db.Exec(t, `create function sqlstreams.steady(integer) returns void language sql as 'select'`)
+	db.Exec(t, `create function sqlstreams.use_leaves(integer, bigint) returns void language sql as 'select'`)
 	n, err := Up(ctx, conn, names(t))
 	if err == nil || n != 0 {
 		t.Fatalf("%d steps, %v", n, err)
@@ -151,7 +151,7 @@ func TestInterruptedMigrationGoesOn(t *testing.T) {
 	if state, err := Look(ctx, conn, names(t)); err != nil || state.Version != 1 {
 		t.Fatalf("%+v, %v", state, err)
 	}
-	db.Exec(t, `drop function sqlstreams.steady(integer)`)
+	db.Exec(t, `drop function sqlstreams.use_leaves(integer, bigint)`)
 	if n, err := Up(ctx, conn, names(t)); err != nil || n != len(steps)-1 {
 		t.Fatalf("%d steps, %v", n, err)
 	}

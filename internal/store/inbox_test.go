@@ -207,7 +207,8 @@ func TestDrainIsPlannedForAFullInbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(ctx, `select sqlstreams.steady(1000)`); err != nil {
+	if _, err := tx.Exec(ctx, `select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+		set_config('enable_bitmapscan', 'off', true), set_config('enable_material', 'off', true), set_config('jit', 'off', true)`); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {

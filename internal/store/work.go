@@ -29,7 +29,7 @@ type (
 	wireRange struct {
 		Low      int64          `json:"low"`
 		Token    delivery.Token `json:"token"`
-		Prefix   int64          `json:"prefix,omitempty"`
+		Prefix   int64          `json:"prefix"` // 0 is a prefix like another
 		Done     []int64        `json:"done,omitempty"`
 		Outcomes []wireOutcome  `json:"outcomes,omitempty"`
 	}

@@ -277,6 +277,22 @@ func (m *Memory) State(groupID int) State {
 	return st
 }
 
+// Remaining is what remains, by the store's clock, of the lease under which a message of a group is held.
+func (m *Memory) Remaining(groupID int, id int64) (time.Duration, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g := m.groups[groupID-1]
+	if d := g.deliveries[id]; d != nil {
+		return time.Until(d.expires), d.running
+	}
+	for _, c := range g.claims {
+		if id > c.low && id <= c.high {
+			return time.Until(c.expires), true
+		}
+	}
+	return 0, false
+}
+
 // Calls says how often an operation was called.
 func (m *Memory) Calls(op Op) int {
 	m.mu.Lock()

@@ -86,28 +86,13 @@ func (p *lookAgain) next(now time.Time) time.Time {
 	return at
 }
 
-// expect drains a stream of which an announcement says that rows wait or will. If it is only the echo of an announcement of this process, one
-// look does: its plan has begun already. mu is held.
+// expect drains a stream in whose inbox rows wait or, with a plan, are about to come. mu is held.
 func (h *Hub) expect(s *stream, plan bool) {
 	if plan {
 		s.inbox.announced++
 	} else {
 		s.inbox.visible = true
 	}
-	h.drainSoon(s)
-}
-
-// drainVisible drains a stream of which a probe has seen rows. While drains of it fail, fast polling must not try more often than the backoff
-// says. mu is held.
-func (h *Hub) drainVisible(s *stream, now time.Time) {
-	if s.inbox.failures > 0 && now.Before(s.inbox.notBefore) {
-		return
-	}
-	s.inbox.visible = true
-	h.drainSoon(s)
-}
-
-func (h *Hub) drainSoon(s *stream) {
 	kick(s.inbox.kick)
 	if !s.inbox.draining {
 		s.inbox.draining = true

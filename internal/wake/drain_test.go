@@ -218,6 +218,25 @@ func TestDrainThatStaysBusy(t *testing.T) {
 	})
 }
 
+func TestBusyDrainOfRowsThatAProbeSawIsNotLeftToTheNextProbe(t *testing.T) {
+	bubble(t, Config{PollInterval: time.Minute}, func(t *testing.T, h *Hub, f *fakeSource, _ *logBuffer) {
+		from := time.Now()
+		f.with(func() {
+			f.drain = func(int) (DrainReply, error) {
+				if time.Since(from) < 100*ms {
+					return DrainReply{Busy: true}, nil
+				}
+				return DrainReply{Moved: 1, Head: 1}, nil
+			}
+		})
+		f.set(Probed{Group: 1, Stream: 1, NextDue: -1, Inbox: true})
+		sub := h.Subscribe(1, 1)
+		if d := wakeAfter(sub, time.Minute); d < 0 || d > 250*ms {
+			t.Errorf("woken after %v", d)
+		}
+	})
+}
+
 // Another process drains the rows, and does not announce it.
 func TestRowsMovedByAnotherProcessWakeToo(t *testing.T) {
 	for name, replies := range map[string][2]DrainReply{

@@ -214,7 +214,7 @@ func (h *Hub) start() {
 	r := &run{kick: make(chan struct{}, 1)}
 	r.ctx, r.cancel = context.WithCancel(h.ctx)
 	h.run = r
-	h.poll = polling{fastStretch: 1}
+	h.poll = polling{}
 	h.state.Since = time.Now()
 	h.spawn(func() { h.pollAll(r) })
 	if !h.pollOnly {

@@ -15,7 +15,8 @@ const (
 	// idleGap is the least time between two probes of idle groups: five a second, however many groups there are.
 	idleGap = 200 * time.Millisecond
 	// fastest and fastFloor: groups with recent work are probed every 25 ms when nothing is heard, or as often as the poll interval says if
-	// that is shorter, but not more often than every 5 ms.
+	// that is shorter, but not more often than every 5 ms. It is also the distance of two such probes, so with very many streams each has its
+	// turn less often.
 	fastest   = 25 * time.Millisecond
 	fastFloor = 5 * time.Millisecond
 	// recent is how long a group counts as active after work was found; steady is how long of that it is polled at full speed.
@@ -32,7 +33,6 @@ type polling struct {
 	notBefore   time.Time // after a failure
 	failures    int       // in a row
 	sleepsUntil time.Time
-	fastStretch int // how many probes the active groups need: with many of them each is probed less often
 }
 
 // pace is how a group is polled.
@@ -69,9 +69,9 @@ func (h *Hub) due(g *group, now time.Time) turnOf {
 		if age > steady {
 			interval <<= 1 + (age-steady)/time.Second
 		}
-		interval = min(interval, max(g.every, unit)) * time.Duration(h.poll.fastStretch)
+		interval = min(interval, max(g.every, unit))
 		// Sessions that finish at different moments would otherwise each cause a probe of their own.
-		t.pace, distance = fast, h.poll.lastFast.Add(unit/2)
+		t.pace, distance = fast, h.poll.lastFast.Add(unit)
 	case age >= recent:
 		interval = max(interval, h.turn())
 	}
@@ -152,19 +152,14 @@ type asked struct {
 func (h *Hub) pick(now time.Time) (batch []asked, next time.Time) {
 	next = now.Add(MaxPollInterval)
 	var due []turnOf
-	active := make(map[*stream]bool)
 	for _, g := range h.groups {
 		t := h.due(g, now)
-		if t.pace == fast {
-			active[g.stream] = true
-		}
 		if !t.at.After(now) {
 			due = append(due, t)
 		} else if t.at.Before(next) {
 			next = t.at
 		}
 	}
-	h.poll.fastStretch = max(1, ceilDiv(len(active), maxStreams))
 	if len(due) == 0 {
 		return nil, next
 	}
@@ -288,7 +283,7 @@ func (h *Hub) learn(a asked, p Probed, began, now time.Time) {
 		return
 	}
 	h.explain(s, p.Head, began)
-	s.head = max(s.head, p.Head)
+	s.head = p.Head // not the greater: a restored server counts from lower on
 	resumed := false
 	if a.changes == g.changes {
 		resumed = g.paused && !p.Paused
@@ -302,7 +297,7 @@ func (h *Hub) learn(a asked, p Probed, began, now time.Time) {
 		g.wake()
 	}
 	if p.Inbox {
-		h.drainVisible(s, now)
+		h.expect(s, false)
 	}
 }
 

@@ -225,9 +225,14 @@ func TestPausedGroupSleepsAndIsWokenWhenResumed(t *testing.T) {
 			p := paused
 			p.Paused = false
 			f.set(p)
+			from := time.Now()
 			f.broadcast("g1")
 			if d := wakeAfter(sub, time.Second); d != 0 {
 				t.Errorf("woken after %v, want at once", d)
+			}
+			settle()
+			if f.count(&f.probes, from) == 0 {
+				t.Error("not probed, though rows may wait in its inbox")
 			}
 			after(time.Second)
 			woken(sub)
@@ -355,8 +360,34 @@ func TestABusySessionIsNotPolledFast(t *testing.T) {
 	})
 }
 
+func TestSessionsThatFinishAtDifferentMomentsShareFastProbes(t *testing.T) {
+	bubble(t, Config{PollOnly: true}, func(t *testing.T, h *Hub, f *fakeSource, _ *logBuffer) {
+		var subs []*Subscription
+		for id := 1; id <= 40; id++ { // each with a backlog
+			f.set(Probed{Group: id, Stream: id, Head: 1, NextDue: -1})
+			subs = append(subs, h.Subscribe(id, id))
+		}
+		after(ms)
+		from := time.Now()
+		looks := 0
+		for i := range 2000 {
+			if sub := subs[i%40]; woken(sub) {
+				sub.Looked(true)
+				looks++
+			}
+			after(ms)
+		}
+		if n := f.count(&f.probes, from); n > 81 {
+			t.Errorf("%d probes in 2 s, want at most 80", n)
+		}
+		if looks < 900 {
+			t.Errorf("%d looks, want one of each session in most of its 50 turns", looks)
+		}
+	})
+}
+
 func TestManyActiveGroupsWithoutListenShareFastProbes(t *testing.T) {
-	for n, most := range map[int]int{40: 85, 1000: 85} {
+	for n, most := range map[int]int{40: 41, 1000: 41} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			bubble(t, Config{PollOnly: true}, func(t *testing.T, h *Hub, f *fakeSource, _ *logBuffer) {
 				f.setLatency(time.Millisecond)
@@ -438,101 +469,6 @@ func TestSubscriptionsHaveIntervalsOfTheirOwn(t *testing.T) {
 		after(time.Minute)
 		if n := f.count(&f.probes, from); n != 0 {
 			t.Errorf("%d probes after the quick one was closed", n)
-		}
-	})
-}
-
-func TestServerDownForAMinute(t *testing.T) {
-	bubble(t, Config{}, func(t *testing.T, h *Hub, f *fakeSource, log *logBuffer) {
-		idleGroups(f, 120)
-		subs := make([]*Subscription, 121)
-		for id := 1; id <= 120; id++ {
-			subs[id] = h.Subscribe(id, id)
-		}
-		after(10 * time.Second)
-		from := time.Now()
-		f.setDown(true)
-		for range 600 {
-			after(100 * time.Millisecond)
-			h.Announce(1, Inboxed) // producers go on
-			h.Announce(2, Appended)
-			subs[3].Looked(true)
-		}
-		// Four kinds of statements, each with about 31 tries at most.
-		if f.get(&f.tries) > 4*31 || f.get(&f.tries) < 4*8 {
-			t.Errorf("%d tries in a minute", f.get(&f.tries))
-		}
-		for _, what := range []string{"polling for work failed", "announcing failed", "listening connection is lost", "sequencing what waits"} {
-			if n := len(log.lines("WARN", what)); n != 1 {
-				t.Errorf("%d lines %q in a minute, want 1", n, what)
-			}
-		}
-		if h.State().Listening {
-			t.Error("still listening")
-		}
-
-		f.setDown(false)
-		f.set(Probed{Group: 120, Stream: 120, Head: 1, NextDue: -1})
-		for _, sub := range subs[1:] {
-			woken(sub)
-		}
-		if d := wakeAfter(subs[120], 10*time.Second); d < 0 || d > 5*time.Second {
-			t.Errorf("work was found %v after the server was back", d)
-		}
-		after(10 * time.Second)
-		for _, what := range []string{"polling works again", "listening works again"} {
-			if n := len(log.lines("INFO", what)); n != 1 {
-				t.Errorf("%d lines %q, want 1", n, what)
-			}
-		}
-		st := h.State()
-		if !st.Listening || st.Reconnects != 1 || st.Unsent == 0 {
-			t.Errorf("state %+v", st)
-		}
-		if n := f.count(&f.probes, from); n == 0 {
-			t.Error("no probe after the server was back")
-		}
-	})
-}
-
-func TestRecoveryProbesAllGroupsAtOnce(t *testing.T) {
-	bubble(t, Config{PollOnly: true, PollInterval: 20 * time.Second}, func(t *testing.T, h *Hub, f *fakeSource, _ *logBuffer) {
-		idleGroups(f, 500)
-		for id := 1; id <= 500; id++ {
-			h.Subscribe(id, id)
-		}
-		after(time.Minute)
-		f.setDown(true)
-		after(21 * time.Second) // at least one probe fails
-		f.setDown(false)
-		from := time.Now()
-		after(6 * time.Second)
-		probed := make(map[int]bool)
-		for _, c := range f.calls(&f.probes, from) {
-			for _, id := range c.groups {
-				probed[id] = true
-			}
-		}
-		if len(probed) != 500 {
-			t.Errorf("%d of 500 groups were probed within 6 s", len(probed))
-		}
-		if n := f.count(&f.probes, from); n > 11 {
-			t.Errorf("%d probes, want 10", n)
-		}
-	})
-}
-
-func TestLeftOutFailuresAreCounted(t *testing.T) {
-	bubble(t, Config{PollOnly: true}, func(t *testing.T, h *Hub, f *fakeSource, log *logBuffer) {
-		f.setDown(true)
-		h.Subscribe(1, 1)
-		after(3 * time.Minute)
-		lines := log.lines("WARN", "polling for work failed", "code=SQL0250")
-		if len(lines) < 3 || len(lines) > 4 {
-			t.Fatalf("%d lines in three minutes", len(lines))
-		}
-		if len(log.lines("left_out=0")) != 1 {
-			t.Error("later lines do not tell how many were left out")
 		}
 	})
 }

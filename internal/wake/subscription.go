@@ -175,7 +175,7 @@ func (h *Hub) hear(a announcement, echo bool) {
 	case Inboxed:
 		if s := h.streams[a.id]; s != nil {
 			s.told = now
-			h.expect(s, !echo)
+			h.expect(s, !echo) // the plan of an echo has begun when it was made
 		}
 	case Changed:
 		if g := h.groups[a.id]; g != nil {

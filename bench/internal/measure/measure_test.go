@@ -81,7 +81,7 @@ func TestQuantiles(t *testing.T) {
 }
 
 func TestNumbersAreReadable(t *testing.T) {
-	for v, want := range map[float64]string{0.7: "0.7", 0.75: "0.75", 3: "3", 12.34: "12.3", 812.3: "812", 56789.4: "56,789", 1234567: "1,234,567", 0.014: "0.01"} {
+	for v, want := range map[float64]string{0.7: "0.7", 0.75: "0.75", 3: "3", 12.34: "12.3", 812.3: "812", 56789.4: "56,789", 1234567: "1,234,567", 0.014: "0.01", 1.999: "2", 0.001: "0"} {
 		if got := number(v); got != want {
 			t.Errorf("%v is written %q, not %q", v, got, want)
 		}

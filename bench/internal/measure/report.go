@@ -51,7 +51,7 @@ func number(v float64) string {
 	case a >= 10:
 		return strconv.FormatFloat(v, 'f', 1, 64)
 	default:
-		return strings.TrimRight(strconv.FormatFloat(v, 'f', 2, 64), "0")
+		return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(v, 'f', 2, 64), "0"), ".")
 	}
 }
 

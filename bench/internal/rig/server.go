@@ -191,7 +191,7 @@ func (s *Server) Track(ctx context.Context, t Tracking) error {
 		return errors.New("pg_stat_statements is not installed")
 	}
 	for _, sql := range []string{
-		"alter system set pg_stat_statements.track = " + string(t),
+		"alter system set pg_stat_statements.track = '" + string(t) + "'",
 		"select pg_reload_conf()",
 	} {
 		if _, err := s.Admin.Exec(ctx, sql); err != nil {

@@ -171,14 +171,6 @@ begin
 end
 $sqlstreams$;
 
--- The settings under which every procedure runs, for its transaction only. Statistics of tables that are empty now and full a minute later mislead the planner into
--- scanning them whole, and plans inside procedures live as long as the session; so only index plans are left.
-create function {schema}.steady(p_lock_ms integer) returns void
-language sql as $sqlstreams$
-    select set_config('lock_timeout', p_lock_ms || 'ms', true), set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
-           set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)
-$sqlstreams$;
-
 -- Puts a packed batch into the inbox, in the caller's transaction.
 create function {schema}.put_inbox(p_stream integer, p_payloads text, p_bytes bytea[], p_versions integer[], p_keys text, p_routing_keys text,
                                    p_headers text, p_options text) returns integer
@@ -187,7 +179,7 @@ declare
     v_count integer;
 begin
     insert into {schema}.inbox (part, stream_id, schema_version, message_key, routing_key, headers, options, payload, payload_bytes)
-    select {schema}.inbox_current(), p_stream, coalesce(t.version, 1), t.message_key, t.routing_key, t.headers::json, t.options::json, t.payload::json, t.bytes
+    select (select q.part from {schema}.inbox_part q order by q.current_since desc, q.part limit 1), p_stream, coalesce(t.version, 1), t.message_key, t.routing_key, t.headers::json, t.options::json, t.payload::json, t.bytes
       from rows from (string_to_table(p_payloads, E'\x1e', E'\x1f'), unnest(p_bytes), unnest(p_versions), string_to_table(p_keys, E'\x1e', E'\x1f'),
                       string_to_table(p_routing_keys, E'\x1e', E'\x1f'), string_to_table(p_headers, E'\x1e', E'\x1f'), string_to_table(p_options, E'\x1e', E'\x1f'))
            with ordinality as t (payload, bytes, version, message_key, routing_key, headers, options, n)
@@ -205,16 +197,25 @@ create procedure {schema}.append(p_stream integer, p_kind text, p_wait_ms intege
                                  p_hint text, inout o_outcome text, inout o_first bigint, inout o_moved integer, inout o_hint text)
 language plpgsql as $sqlstreams$
 declare
-    v_locked boolean := false;
-    v_state  record;
-    v_head   record;
-    v_move   record;
-    v_count  integer;
+    v_locked  boolean := false;
+    v_is_json boolean := p_kind = 'json';
+    v_state   record;
+    v_move    record;
+    v_head    bigint;
+    v_head_at timestamptz;
+    v_count   integer;
+    v_columns text := '';
+    v_values  text := '';
+    v_sources text := '';
+    v_names   text := '';
 begin
     -- The empty commit ends the transaction in which the CALL began, whose isolation level is the role's.
     commit;
     set transaction isolation level read committed;
-    perform {schema}.steady(2000);
+    -- For this transaction only. Statistics of tables that are empty now and full a minute later mislead the planner into scanning them whole, and plans inside
+    -- procedures live as long as the session; so only index plans are left.
+    perform set_config('lock_timeout', '2s', true), set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+            set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_material', 'off', true), set_config('jit', 'off', true);
     if p_wait_ms = 0 then
         v_locked := pg_try_advisory_xact_lock({class_stream}, p_stream);
     elsif p_wait_ms > 0 then
@@ -225,38 +226,46 @@ begin
         exception when lock_not_available then
             v_locked := false;
         end;
-        perform set_config('lock_timeout', '2000ms', true);
+        perform set_config('lock_timeout', '2s', true);
     end if;
 
     -- From here on statements see all that earlier holders of the lock committed.
-    select s.first_id, s.payload_kind into v_state from {schema}.stream s where s.id = p_stream and s.state = 'active';
+    select s.first_id, s.payload_kind, b.batch is not null as repeated, b.first_id as repeated_first,
+           (select p.low from {schema}.partition p where p.stream_id = s.id and p.state = 'active' order by p.low desc limit 1) as leaf,
+           (select p.low from {schema}.partition p where p.stream_id = s.id and p.state = 'ahead' order by p.low limit 1) as leaf_ahead,
+           (select p.high from {schema}.partition p where p.stream_id = s.id order by p.low desc limit 1) as leaf_end
+      into v_state
+      from {schema}.stream s left join {schema}.producer_batch b on b.producer = p_producer and b.batch = p_batch
+     where s.id = p_stream and s.state = 'active';
     if not found then
         o_outcome := 'gone';
         return;
     elsif v_state.payload_kind <> p_kind then
         o_outcome := 'kind';
         return;
-    end if;
-    insert into {schema}.producer_batch (producer, batch) values (p_producer, p_batch) on conflict do nothing;
-    if not found then
-        select b.first_id into o_first from {schema}.producer_batch b where b.producer = p_producer and b.batch = p_batch;
+    elsif v_state.repeated then
+        o_first := v_state.repeated_first;
         o_outcome := 'repeated';
         return;
     end if;
 
     if v_locked then
-        select h.head, h.head_at, h.leaf_end, h.leaf_ahead into v_head from {schema}.head(p_stream, v_state.first_id) h;
+        -- As in head(), without its queries.
+        if v_state.leaf is not null then
+            execute 'select l.id, l.appended_at from ' || {log} || p_stream || '_' || v_state.leaf || ' l order by l.id desc limit 1' into v_head, v_head_at;
+        end if;
+        v_head := greatest(v_head, v_state.first_id - 1);
         -- A drain is clipped to the room there is; a batch is not.
         select m.moved, m.more, m.seen into v_move
-          from {schema}.move_inbox(p_stream, p_kind, v_head.head, v_head.head_at, least(1000, v_head.leaf_end - 1 - v_head.head)::integer, p_hint::pg_snapshot) m;
+          from {schema}.move_inbox(p_stream, p_kind, v_head, v_head_at, least(1000, v_state.leaf_end - 1 - v_head)::integer, p_hint::pg_snapshot) m;
         o_moved := v_move.moved;
         if v_move.more then
             -- More waits than one batch: this one goes behind it.
-            if v_head.head + v_move.moved >= v_head.leaf_ahead then
-                perform {schema}.use_leaves(p_stream, v_head.head + v_move.moved);
+            if v_head + v_move.moved >= v_state.leaf_ahead then
+                perform {schema}.use_leaves(p_stream, v_head + v_move.moved);
             end if;
             v_locked := false;
-        elsif v_head.leaf_end is null or v_head.head + v_move.moved + p_count >= v_head.leaf_end then
+        elsif v_state.leaf_end is null or v_head + v_move.moved + p_count >= v_state.leaf_end then
             rollback;
             o_outcome := 'partition';
             o_moved := 0;
@@ -264,26 +273,59 @@ begin
         end if;
     end if;
 
+    if v_locked then
+        o_first := v_head + v_move.moved + 1;
+        o_hint := v_move.seen::text;
+    end if;
+    insert into {schema}.producer_batch (producer, batch, first_id) values (p_producer, p_batch, o_first) on conflict do nothing;
+    if not found then
+        -- An earlier sending of the same batch took the way through the inbox, without the lock, and committed while the insert waited for it.
+        rollback;
+        select b.first_id into o_first from {schema}.producer_batch b where b.producer = p_producer and b.batch = p_batch;
+        o_outcome := 'repeated';
+        o_moved := 0;
+        o_hint := null;
+        return;
+    end if;
+
     if not v_locked then
         v_count := {schema}.put_inbox(p_stream, p_payloads, p_bytes, p_versions, p_keys, p_routing_keys, p_headers, p_options);
         o_outcome := 'inbox';
     else
-        o_first := v_head.head + v_move.moved + 1;
-        execute 'insert into ' || {log} || p_stream || ' (id, appended_at, produced_at, size, schema_version, message_key, routing_key, headers, options, payload)
-            select $1 + t.n, $2, $3, coalesce(octet_length(t.payload), 0) + coalesce(octet_length(t.headers), 0), coalesce(t.version, 1),
-                   t.message_key, t.routing_key, t.headers::json, t.options::json, ' || case p_kind when 'json' then 't.payload::json' else 't.payload' end || '
-              from rows from (' || case p_kind when 'json' then 'string_to_table($4, $11, $12)' else 'unnest($5)' end || ', unnest($6), string_to_table($7, $11, $12),
-                              string_to_table($8, $11, $12), string_to_table($9, $11, $12), string_to_table($10, $11, $12))
-                   with ordinality as t (payload, version, message_key, routing_key, headers, options, n)'
-          using o_first - 1, greatest(clock_timestamp(), v_head.head_at), clock_timestamp(), p_payloads, p_bytes, p_versions, p_keys, p_routing_keys,
+        -- Only the columns that hold something: planning and zipping the others costs more than a small message.
+        if p_versions is not null then
+            v_columns := v_columns || ', schema_version'; v_values := v_values || ', t.version'; v_sources := v_sources || ', unnest($6)'; v_names := v_names || ', version';
+        else
+            v_columns := v_columns || ', schema_version'; v_values := v_values || ', 1';
+        end if;
+        if p_keys is not null then
+            v_columns := v_columns || ', message_key'; v_values := v_values || ', t.message_key'; v_sources := v_sources || ', string_to_table($7, $11, $12)'; v_names := v_names || ', message_key';
+        end if;
+        if p_routing_keys is not null then
+            v_columns := v_columns || ', routing_key'; v_values := v_values || ', t.routing_key'; v_sources := v_sources || ', string_to_table($8, $11, $12)'; v_names := v_names || ', routing_key';
+        end if;
+        if p_options is not null then
+            v_columns := v_columns || ', options'; v_values := v_values || ', t.options::json'; v_sources := v_sources || ', string_to_table($10, $11, $12)'; v_names := v_names || ', options';
+        end if;
+        if p_headers is not null then
+            v_columns := v_columns || ', headers, size'; v_values := v_values || ', t.headers::json, coalesce(octet_length(t.payload), 0) + coalesce(octet_length(t.headers), 0)';
+            v_sources := v_sources || ', string_to_table($9, $11, $12)'; v_names := v_names || ', headers';
+        else
+            v_columns := v_columns || ', size'; v_values := v_values || ', coalesce(octet_length(t.payload), 0)';
+        end if;
+        execute 'insert into ' || {log} || p_stream
+            -- A batch that lies in one leaf goes straight there.
+            || case when o_first >= v_state.leaf and (v_state.leaf_ahead is null or o_first + p_count <= v_state.leaf_ahead) then '_' || v_state.leaf else '' end
+            || ' (id, appended_at, produced_at, payload' || v_columns || ') select $1 + t.n, $2, $3, t.payload' || case when v_is_json then '::json' else '' end || v_values
+            || ' from rows from (' || case when v_is_json then 'string_to_table($4, $11, $12)' else 'unnest($5)' end || v_sources
+            || ') with ordinality as t (payload' || v_names || ', n)'
+          using o_first - 1, greatest(clock_timestamp(), v_head_at), clock_timestamp(), p_payloads, p_bytes, p_versions, p_keys, p_routing_keys,
                 p_headers, p_options, E'\x1e', E'\x1f';
         get diagnostics v_count = row_count;
-        if o_first + v_count - 1 >= v_head.leaf_ahead then
+        if o_first + v_count - 1 >= v_state.leaf_ahead then
             perform {schema}.use_leaves(p_stream, o_first + v_count - 1);
         end if;
-        update {schema}.producer_batch b set first_id = o_first where b.producer = p_producer and b.batch = p_batch;
         o_outcome := 'appended';
-        o_hint := v_move.seen::text;
     end if;
     if v_count <> p_count then
         raise exception 'a batch of % messages came apart into %', p_count, v_count using errcode = '22000';
@@ -307,7 +349,10 @@ begin
     o_moved := 0;
     o_more := false;
     o_partition := false;
-    perform {schema}.steady(2000);
+    -- For this transaction only. Statistics of tables that are empty now and full a minute later mislead the planner into scanning them whole, and plans inside
+    -- procedures live as long as the session; so only index plans are left.
+    perform set_config('lock_timeout', '2s', true), set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+            set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_material', 'off', true), set_config('jit', 'off', true);
     o_busy := not pg_try_advisory_xact_lock({class_stream}, p_stream);
     if o_busy then
         return;

@@ -63,6 +63,10 @@ declare
     v_bytes bigint;
     v_top   bigint;
     v_head  bigint;
+    v_leaf  bigint;
+    v_end   bigint;
+    v_state text;
+    v_whole boolean := false; -- up to the end of a leaf: the next one may hold more
 begin
     o_more := false;
     select c.seq, c.claimed into v_seq, o_claimed from {schema}.cursor c where c.group_id = p_group order by c.seq desc limit 1;
@@ -71,16 +75,22 @@ begin
         o_lost_from := o_claimed;
         o_claimed := p_first_id - 1;
     end if;
-    -- Both bounds stand in the text, so that the plan holds only the leaves in question and locks no other; inclusive, because the planner does not know that
-    -- nothing lies between an id and the next, and would lock the leaf before.
-    execute 'select count(*), sum(q.size), max(q.id) from (select l.id, l.size from ' || {log} || p_stream || ' l where l.id >= ' || o_claimed + 1
-         || ' and l.id <= ' || o_claimed + p_max || ' order by l.id limit ' || p_max || ') q' into v_count, v_bytes, v_top;
-    if v_count = 0 then
-        -- The end, or a gap that retention, compaction or erasure left.
+    select p.low, p.high, p.state into v_leaf, v_end, v_state from {schema}.partition p
+     where p.stream_id = p_stream and p.low <= o_claimed + 1 order by p.low desc limit 1;
+    if v_state = 'active' and o_claimed + 1 < v_end then
+        -- One leaf, asked by its own name: the plan locks no other, and planning over all of them would cost more than a small claim.
+        execute 'select count(*), sum(l.size), max(l.id) from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1
+             || ' and l.id <= ' || least(o_claimed + p_max, v_end - 1) into v_count, v_bytes, v_top;
+    end if;
+    if v_count is distinct from 0 and v_count is not null then
+        v_whole := v_top = v_end - 1;
+    elsif v_state is distinct from 'ahead' then
+        -- The end, or a gap that retention, compaction or erasure left. Both bounds stand in the text, inclusive, because the planner does not know that nothing lies between an
+        -- id and the next, and would lock the leaf before.
         select h.head into v_head from {schema}.head(p_stream, p_first_id) h;
         if v_head > o_claimed then
-            execute 'select min(q.id), count(*), sum(q.size), max(q.id) from (select l.id, l.size from ' || {log} || p_stream || ' l where l.id >= ' || o_claimed + 1
-                 || ' and l.id <= ' || v_head || ' order by l.id limit ' || p_max || ') q' into o_low, v_count, v_bytes, v_top;
+            execute 'select count(*), sum(q.size), max(q.id) from (select l.id, l.size from ' || {log} || p_stream || ' l where l.id >= ' || o_claimed + 1
+                 || ' and l.id <= ' || v_head || ' order by l.id limit ' || p_max || ') q' into v_count, v_bytes, v_top;
         end if;
     end if;
     if v_count > 0 then
@@ -91,7 +101,7 @@ begin
                  || {log} || p_stream || ' l where l.id >= ' || o_claimed + 1 || ' and l.id <= ' || v_top || ' order by l.id) r) q where q.n = 1 or q.total <= ' || p_bytes
                into o_high;
         end if;
-        o_more := v_count >= p_max or o_high < v_top;
+        o_more := v_count >= p_max or o_high < v_top or v_whole;
         o_claimed := o_high;
     end if;
     if o_high is not null or o_lost_from is not null then
@@ -154,7 +164,10 @@ begin
          results json, deliveries json, surrenders json, stale json, release json,
          range_token uuid, max_messages integer, max_bytes bigint, take_over boolean, floor bigint, rest_token uuid, part_max integer,
          delivery_token uuid, retries integer, solo boolean, look_expired boolean, margins_ms bigint);
-    perform {schema}.steady(2000);
+    -- For this transaction only. Statistics of tables that are empty now and full a minute later mislead the planner into scanning them whole, and plans inside
+    -- procedures live as long as the session; so only index plans are left.
+    perform set_config('lock_timeout', '2s', true), set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+            set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_material', 'off', true), set_config('jit', 'off', true);
     if not req.durable then
         perform set_config('synchronous_commit', 'off', true);
     end if;

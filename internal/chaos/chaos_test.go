@@ -1,0 +1,230 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sqlstreams/sqlstreams"
+	"github.com/sqlstreams/sqlstreams/internal/ledger"
+	"github.com/sqlstreams/sqlstreams/internal/pgtest"
+)
+
+func TestMain(m *testing.M) {
+	// The processes of a run are processes of this binary.
+	if IsWorker() {
+		os.Exit(WorkerMain())
+	}
+	pgtest.Main(m)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// seedVariable gives the short run another seed.
+const seedVariable = "SQLSTREAMS_CHAOS_SEED"
+
+func TestAShortRunOfEveryFaultKeepsEveryPromise(t *testing.T) {
+	cfg := Config{Seed: 1, Duration: 12 * time.Second, Messages: 3000, Quick: true}
+	if text := os.Getenv(seedVariable); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		must(t, err)
+		cfg.Seed = seed
+	}
+	var out bytes.Buffer
+	cfg.Out = &out
+	result, err := Run(t.Context(), cfg)
+	t.Logf("%s", &out)
+	must(t, err)
+	t.Logf("%s", result)
+	if result.Verdict() != ledger.Pass {
+		t.Fatalf("the verdict is %s", result.Verdict())
+	}
+	r := result.Report
+	for _, kind := range []string{ledger.Kill, ledger.Stop, ledger.Leave, ledger.TerminateConn, ledger.KillBackend, ledger.ServerImmediate} {
+		if r.Faults[kind] == 0 && result.Skipped == 0 {
+			t.Errorf("no fault of kind %s happened", kind)
+		}
+	}
+	if r.RunAgain() == 0 || r.Dead() == 0 || r.RolledBack == 0 || r.Confirmed < cfg.Messages/4 {
+		t.Error("the run was too tame")
+	}
+}
+
+func TestASeedDecidesTheSchedule(t *testing.T) {
+	text := func(seed uint64, d time.Duration, kinds []string) string {
+		steps, err := plan(seed, d, kinds)
+		must(t, err)
+		var b strings.Builder
+		last := time.Duration(-1)
+		for _, s := range steps {
+			if s.at <= last || s.at > d {
+				t.Errorf("%v comes after %v", s, last)
+			}
+			last = s.at
+			if (s.kind == stopConsumer || s.kind == stopProducer) && s.hold <= leaseTime {
+				t.Errorf("%v is not longer than a lease", s)
+			}
+			fmt.Fprintln(&b, s, s.pick)
+		}
+		return b.String()
+	}
+	if text(1, time.Minute, AllFaults()) != text(1, time.Minute, AllFaults()) {
+		t.Error("two schedules of one seed differ")
+	}
+	if text(1, time.Minute, AllFaults()) == text(2, time.Minute, AllFaults()) {
+		t.Error("two seeds have one schedule")
+	}
+	for seed := range uint64(50) {
+		short := text(seed, 12*time.Second, AllFaults())
+		for _, kind := range AllFaults() {
+			if !strings.Contains(short, kind) {
+				t.Errorf("seed %d has no %s in 12 s", seed, kind)
+			}
+		}
+	}
+	if got := text(1, time.Minute, []string{terminate}); strings.Count(got, terminate) != strings.Count(got, "\n") {
+		t.Errorf("other faults than wanted:\n%s", got)
+	}
+	if steps, err := plan(1, time.Minute, []string{}); err != nil || len(steps) > 0 {
+		t.Errorf("faults though none was wanted: %v, %v", steps, err)
+	}
+	if _, err := plan(1, time.Minute, []string{"earthquake"}); err == nil {
+		t.Error("a kind of fault that does not exist")
+	}
+	if n := len(killPlan(1, time.Minute, 2)); n != 40 {
+		t.Errorf("kill mode has %d kills a minute, want 40", n)
+	}
+}
+
+func TestConfigsThatMakeNoSenseAreRefused(t *testing.T) {
+	for _, cfg := range []Config{{Mode: "war"}, {Sabotage: "everything"}, {Duration: -1}, {Producers: -1}, {Mode: ModeKill, Messages: -1}} {
+		if _, err := Run(t.Context(), cfg); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+	cfg, err := Config{Mode: ModeKill}.withDefaults()
+	must(t, err)
+	if cfg.Messages != 100_000 || cfg.Size != 1000 || cfg.Duration != time.Minute || cfg.Groups != 2 || cfg.Processes != 3 {
+		t.Errorf("kill mode is %+v", cfg)
+	}
+	if len(Config{}.Faults) > 0 {
+		t.Error("an empty config has faults")
+	}
+}
+
+func TestAHandlerSeesWhetherAPayloadIsWhatWasProduced(t *testing.T) {
+	for _, size := range []int{0, 1, 400, 5000} {
+		p := newPayload("p1.1.7", size)
+		if !p.sound() || len(p.Body) < size {
+			t.Errorf("a payload of %d bytes is not sound", size)
+		}
+		p.Body += "x"
+		if p.sound() {
+			t.Error("a changed body is sound")
+		}
+	}
+	if (&Payload{ID: "x", Size: -1}).sound() {
+		t.Error("an impossible size is sound")
+	}
+}
+
+func TestAnErrorSaysWhatBecameOfACall(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want ledger.Outcome
+	}{
+		{nil, ledger.Confirmed},
+		{errors.New("x"), ledger.Refused},
+		{fmt.Errorf("x: %w", sqlstreams.ErrOutcomeUnknown), ledger.Unknown},
+		{&sqlstreams.Error{OutcomeUnknown: true}, ledger.Unknown},
+		{&sqlstreams.Error{}, ledger.Refused},
+	} {
+		if got := outcomeOf(c.err); got != c.want {
+			t.Errorf("%v means %s, want %s", c.err, got, c.want)
+		}
+	}
+}
+
+func TestSnapshotHoldsWhatTheTablesHold(t *testing.T) {
+	db := pgtest.NewDatabase(t)
+	pool := db.Pool(t)
+	client, err := sqlstreams.NewClient(t.Context(), pool, &sqlstreams.ClientConfig{DisableManager: true})
+	must(t, err)
+	defer client.Close(t.Context())
+	stream, err := sqlstreams.RegisterStream[Payload](t.Context(), client, "s", nil)
+	must(t, err)
+	consumer, err := stream.RegisterConsumer(t.Context(), "g", &sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{MaxAttempts: 2, BaseDelay: time.Hour, MaxDelay: time.Hour}})
+	must(t, err)
+	producer := stream.Producer(nil)
+	for i := range 3 {
+		_, err := producer.Produce(t.Context(), newPayload(fmt.Sprint("m", i+1), 10), &sqlstreams.ProduceOptions{Key: "k"})
+		must(t, err)
+	}
+	// One is handled, one fails and waits for an hour, one is dead.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := consumer.Consume(ctx, func(_ context.Context, p *Payload) error {
+			switch p.ID {
+			case "m2":
+				return errors.New("later")
+			case "m3":
+				return sqlstreams.Terminal(errors.New("never"))
+			}
+			return nil
+		}, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	pgtest.Eventually(t, 20*time.Second, "the three are recorded", func() bool {
+		w, err := progress(t.Context(), pool, "s")
+		return err == nil && w == waits{deliveries: 1}
+	})
+	cancel()
+	wg.Wait()
+	// One waits in the inbox, and a range is open.
+	must(t, func() error {
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			return err
+		}
+		if _, err := producer.ProduceTx(t.Context(), tx, newPayload("m4", 10), nil); err != nil {
+			return err
+		}
+		return tx.Commit(t.Context())
+	}())
+	db.Exec(t, `insert into sqlstreams.claim (group_id, low, high, token, expires_at, ceiling_ms, instance) select id, 3, 9, gen_random_uuid(), now(), 1, gen_random_uuid() from sqlstreams.consumer_group`)
+	snap, err := Snapshot(t.Context(), pool, "sqlstreams", "s", "id")
+	must(t, err)
+	s := snap.Streams[0]
+	if s.Name != "s" || s.FirstID != 1 || len(s.Messages) != 3 || s.Messages[2] != (ledger.MessageRow{ID: 3, Message: ledger.Message{Business: "m3", Key: "k"}}) ||
+		len(s.Inbox) != 1 || s.Inbox[0].Business != "m4" || s.Inbox[0].ID != 0 {
+		t.Errorf("%+v", s)
+	}
+	g := s.Groups[0]
+	if g.Name != "g" || g.Claimed != 3 || len(g.Claims) != 1 || g.Claims[0] != (ledger.Span{Low: 3, High: 9}) || len(g.Deliveries) != 1 || g.Deliveries[0] != 2 ||
+		len(g.Dead) != 1 || g.Dead[0].ID != 3 || g.Dead[0].Reason == "" || g.Dead[0].DiedAt.IsZero() || len(g.Attempts) != 2 {
+		t.Errorf("%+v", g)
+	}
+	w, err := progress(t.Context(), pool, "s")
+	must(t, err)
+	if w != (waits{inbox: 1, claims: 1, deliveries: 1}) || w.none() {
+		t.Errorf("%v", w)
+	}
+	if _, err := Snapshot(t.Context(), pool, "sqlstreams", "none", "id"); err == nil {
+		t.Error("a stream that does not exist has a snapshot")
+	}
+}

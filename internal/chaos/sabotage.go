@@ -1,0 +1,62 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// breakToken takes the token out of the procedure that records results: whoever comes with a range's lower end, or with a delivery's id, is believed to hold it.
+func breakToken(ctx context.Context, pool *pgxpool.Pool) error {
+	var text string
+	if err := pool.QueryRow(ctx, `select pg_get_functiondef(p.oid) from pg_proc p join pg_namespace n on n.oid = p.pronamespace where n.nspname = 'sqlstreams' and p.proname = 'work'`).Scan(&text); err != nil {
+		return err
+	}
+	broken := text
+	for _, check := range []string{" and c.token = item.token", " and d.token = item.token"} {
+		if !strings.Contains(broken, check) {
+			return fmt.Errorf("procedure work has no condition %q that could be taken out", check)
+		}
+		broken = strings.ReplaceAll(broken, check, "")
+	}
+	_, err := pool.Exec(ctx, broken)
+	return err
+}
+
+// removeRow deletes one message that no group has been handed yet. It is not the newest one, whose id would be given again.
+func removeRow(ctx context.Context, pool *pgxpool.Pool, stream string) (err error) {
+	var id int
+	if err := pool.QueryRow(ctx, `select id from sqlstreams.stream where name = $1 and state = 'active'`, stream).Scan(&id); err != nil {
+		return err
+	}
+	pauseAll := func(paused bool) error {
+		_, err := pool.Exec(ctx, `update sqlstreams.consumer_group set paused = $1 where stream_id = $2`, paused, id)
+		return err
+	}
+	if err := pauseAll(true); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pauseAll(false)) }()
+	// Whoever was being handed something when the pause was committed has it by now.
+	if !pause(ctx, time.Second) {
+		return ctx.Err()
+	}
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		tag, err := pool.Exec(ctx, fmt.Sprintf(`
+			delete from sqlstreams.log_%d where id = (
+				select max(l.id) - 1 from sqlstreams.log_%[1]d l
+				having max(l.id) - 1 > (select max((select c.claimed from sqlstreams.cursor c where c.group_id = g.id order by c.seq desc limit 1))
+				                          from sqlstreams.consumer_group g where g.stream_id = $1))`, id), id)
+		if err != nil || tag.RowsAffected() == 1 {
+			return err
+		}
+		if !pause(ctx, 20*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+	return errors.New("no message came that could be deleted")
+}
