@@ -147,18 +147,18 @@ func (h *Hub) drain(r *run, s *stream) {
 		case err != nil:
 			h.faults.fail(fault{what: whatDrain, stream: s.id}, "sequencing what waits in an inbox failed; trying again", err)
 			at = plan.next(now)
-		case reply.Busy && tries < busyTries:
+		case reply.stuck() && tries < busyTries:
 			tries++
 			at = now.Add(2*time.Millisecond + rand.N(3*time.Millisecond))
-		case reply.Busy:
-			// Whoever holds the lock may be moving the rows or may be stuck; either way the next looks tell.
+		case reply.stuck():
+			// Whoever holds the lock may be moving the rows or may hang; either way the next looks tell.
 			if tries == busyTries && plan.until.IsZero() {
 				plan.announced(1, now)
 			}
 			tries++
 			at = plan.next(now)
-		case reply.More && reply.Moved > 0:
-			at = now
+		case reply.More:
+			tries, at = 0, now
 		default:
 			tries = 0
 			at = plan.next(now)
@@ -182,19 +182,27 @@ func (h *Hub) drainPass(r *run, s *stream) (moved bool, reply DrainReply, err er
 		cancel()
 		<-h.drains
 		h.drained(s, reply, err)
-		moved = moved || err == nil && reply.Moved > 0
-		if err != nil || reply.Busy || reply.Moved == 0 || !reply.More {
+		moved = moved || reply.Moved > 0
+		if err != nil || reply.stuck() || !reply.More {
 			break
 		}
 	}
 	return moved, reply, err
 }
 
+// stuck says that rows wait which this drain could not move: somebody else has the lock, or room was made in the log first.
+func (r DrainReply) stuck() bool { return r.Busy || r.More && r.Moved == 0 }
+
 // drained notes a drain's result and wakes the stream's groups if there are new messages, whoever has moved them: another process that drains
-// the same stream does not announce it.
+// the same stream does not announce it. A drain that has moved rows may fail afterwards.
 func (h *Hub) drained(s *stream, reply DrainReply, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	// Where the head is not known, somebody who had the lock is taken to have moved something.
+	if reply.Moved > 0 || reply.Head > s.head || err == nil && s.inbox.wasBusy && !reply.Busy && reply.Head == 0 {
+		s.wake()
+	}
+	s.head = max(s.head, reply.Head)
 	now := time.Now()
 	if err != nil {
 		s.inbox.failures++
@@ -203,10 +211,5 @@ func (h *Hub) drained(s *stream, reply DrainReply, err error) {
 	}
 	s.inbox.failures = 0
 	s.inbox.notBefore = now.Add(drainGap)
-	// Where the head is not known, somebody who had the lock is taken to have moved something.
-	if reply.Moved > 0 || reply.Head > s.head || s.inbox.wasBusy && !reply.Busy && reply.Head == 0 {
-		s.wake()
-	}
 	s.inbox.wasBusy = reply.Busy
-	s.head = max(s.head, reply.Head)
 }

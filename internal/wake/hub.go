@@ -13,7 +13,7 @@ import (
 type Source interface {
 	// Probe says how groups stand. The groups belong to at most 50 streams; one that does not exist any more is Gone, or left out.
 	Probe(ctx context.Context, groups []int) ([]Probed, error)
-	// Drain moves visible rows of a stream's inbox into its log. The lock is only tried.
+	// Drain moves visible rows of a stream's inbox into its log. The lock is only tried. What the reply says counts also beside an error.
 	Drain(ctx context.Context, stream int) (DrainReply, error)
 	// Notify sends a payload to every listener of the installation.
 	Notify(ctx context.Context, payload string) error
@@ -41,7 +41,7 @@ type Probed struct {
 // DrainReply says what a drain did.
 type DrainReply struct {
 	Moved int
-	// More: further rows wait. Busy: somebody else has the stream's lock, so nothing was looked at.
+	// More: further rows wait; with Moved 0 they could not be moved yet. Busy: somebody else has the stream's lock, so nothing was looked at.
 	More, Busy bool
 	// Head is the newest id of the stream after the drain, also when nothing was moved; 0: not known. It tells what another process moved.
 	Head int64
