@@ -79,11 +79,13 @@ func many(n, size int) []store.Outgoing {
 	return out
 }
 
-var (
-	errLost    = &diag.Error{Code: diag.Unreachable, Retryable: true, OutcomeUnknown: true}
-	errDown    = &diag.Error{Code: diag.Unreachable, Retryable: true}
-	errRefused = &diag.Error{Code: diag.DatabaseError}
-)
+func errLost() error {
+	return &diag.Error{Code: diag.Unreachable, Retryable: true, OutcomeUnknown: true}
+}
+
+func errDown() error { return &diag.Error{Code: diag.Unreachable, Retryable: true} }
+
+func errRefused() error { return &diag.Error{Code: diag.DatabaseError} }
 
 func TestCallsThatArriveMeanwhileShareABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +153,7 @@ func TestLostConfirmationStoresOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &log{script: func(n int, _ *store.AppendRequest) (error, error) {
 			if n <= 3 {
-				return nil, errLost
+				return nil, errLost()
 			}
 			return nil, nil
 		}}
@@ -166,12 +168,12 @@ func TestLostConfirmationStoresOnce(t *testing.T) {
 
 // What can never be confirmed is told as unknown, also when the last word was a definite refusal of the repetition.
 func TestUnknownStaysUnknown(t *testing.T) {
-	for name, last := range map[string]error{"still lost": errLost, "then down": errDown, "then refused": errRefused} {
+	for name, last := range map[string]error{"still lost": errLost(), "then down": errDown(), "then refused": errRefused()} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := &log{script: func(n int, _ *store.AppendRequest) (error, error) {
 					if n == 1 {
-						return nil, errLost
+						return nil, errLost()
 					}
 					return last, nil
 				}}
@@ -192,7 +194,7 @@ func TestUnknownStaysUnknown(t *testing.T) {
 
 func TestServerThatIsDownIsToldSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &log{script: func(int, *store.AppendRequest) (error, error) { return errDown, nil }}
+		l := &log{script: func(int, *store.AppendRequest) (error, error) { return errDown(), nil }}
 		b := New(l, nil)
 		began := time.Now()
 		_, err := b.Produce(t.Context(), 1, "json", "s", one("m"))
@@ -211,7 +213,7 @@ func TestOneBadUnitFailsAlone(t *testing.T) {
 		l := &log{takes: time.Millisecond, script: func(_ int, req *store.AppendRequest) (error, error) {
 			for _, m := range req.Messages {
 				if string(m.Payload) == "bad" {
-					return errRefused, nil
+					return errRefused(), nil
 				}
 			}
 			return nil, nil
@@ -270,7 +272,7 @@ func TestConfirmedBatchesAreForgottenButNotRepeatedOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &log{script: func(n int, _ *store.AppendRequest) (error, error) {
 			if n == 300 {
-				return nil, errLost
+				return nil, errLost()
 			}
 			return nil, nil
 		}}

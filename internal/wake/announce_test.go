@@ -121,7 +121,7 @@ func TestOwnEchoIsNotLookedForTwice(t *testing.T) {
 		from = time.Now()
 		f.broadcast("i1")
 		after(time.Minute)
-		if got := f.times(&f.drains, from); len(got) != len(fullPlan) {
+		if got := f.times(&f.drains, from); len(got) != len(fullPlan()) {
 			t.Errorf("looked after %v", got)
 		}
 	})
