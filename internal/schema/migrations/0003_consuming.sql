@@ -255,7 +255,8 @@ begin
     if not grp.paused then
         -- 4. Deliveries whose lease ended return, to run alone from now on; it was an attempt only if it had run alone.
         if req.look_expired then
-            -- Fixed once in a part of its own: a join may evaluate a subquery with a limit and locks again and again, and take more each time.
+            -- Fixed once in a part of its own: a join may evaluate a subquery with a limit and locks again and again, and take more each time. And
+            -- compared with an array, so that the rows are found by key whatever the statistics say.
             with ended as materialized (
                 select x.message_id from {schema}.delivery x
                  where x.group_id = req.group_id and x.state = 'running' and x.expires_at <= v_now
@@ -264,8 +265,7 @@ begin
                set state = 'pending', due_at = v_now, solo = true, attempt = d.attempt + case when d.solo then 1 else 0 end,
                    token = null, expires_at = null, instance = null,
                    last_error = case when d.solo then 'its lease ended while it ran alone' else d.last_error end
-              from ended q
-             where d.group_id = req.group_id and d.message_id = q.message_id;
+             where d.group_id = req.group_id and d.message_id = any (array(select q.message_id from ended q));
         end if;
         if req.delivery_token is not null then
             with due as materialized (
@@ -276,8 +276,7 @@ begin
                 update {schema}.delivery d
                    set state = 'running', token = req.delivery_token, instance = req.instance, ceiling_ms = grp.ceiling_ms,
                        expires_at = v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond'
-                  from due q
-                 where d.group_id = req.group_id and d.message_id = q.message_id
+                 where d.group_id = req.group_id and d.message_id = any (array(select q.message_id from due q))
                 returning d.message_id, d.attempt, d.solo)
             select json_agg(json_build_object('id', t.message_id, 'attempt', t.attempt, 'solo', t.solo) order by t.message_id) into v_handed from taken t;
         end if;
