@@ -69,43 +69,54 @@ func TestPickUpAtFiftyMessagesASecond(t *testing.T) {
 	} {
 		t.Run(way.name, func(t *testing.T) {
 			const messages, rate = 200, 50
-			tick := time.NewTicker(time.Second / rate / 2)
-			defer tick.Stop()
-			for i := range messages {
-				<-tick.C
-				name := fmt.Sprintf("%s-%d", way.name, i)
-				if err := way.produce(&WelcomeEmail{UserID: name}, func() {
+			measure := func(try int) (p50, p99, b50, b99 time.Duration) {
+				prefix := fmt.Sprintf("%s-%d-", way.name, try)
+				tick := time.NewTicker(time.Second / rate / 2)
+				defer tick.Stop()
+				for i := range messages {
+					<-tick.C
+					name := fmt.Sprint(prefix, i)
+					if err := way.produce(&WelcomeEmail{UserID: name}, func() {
+						mu.Lock()
+						defer mu.Unlock()
+						began[name] = time.Now()
+					}); err != nil {
+						t.Fatal(err)
+					}
+					<-tick.C
+					bare.send(t)
+				}
+				var all []time.Duration
+				pgtest.Eventually(t, 10*time.Second, "all are picked up", func() bool {
 					mu.Lock()
 					defer mu.Unlock()
-					began[name] = time.Now()
-				}); err != nil {
-					t.Fatal(err)
-				}
-				<-tick.C
-				bare.send(t)
-			}
-			var all []time.Duration
-			pgtest.Eventually(t, 10*time.Second, "all are picked up", func() bool {
-				mu.Lock()
-				defer mu.Unlock()
-				all = all[:0]
-				for name, d := range took {
-					if strings.HasPrefix(name, way.name+"-") {
-						all = append(all, d)
+					all = all[:0]
+					for name, d := range took {
+						if strings.HasPrefix(name, prefix) {
+							all = append(all, d)
+						}
 					}
+					return len(all) == messages
+				})
+				p50, p99 = quantile(all, 0.5), quantile(all, 0.99)
+				b50, b99 = bare.quantiles(t, messages)
+				t.Logf("p50 %v, p90 %v, p99 %v, longest %v; a bare listener p50 %v, p99 %v", p50, quantile(all, 0.9), p99, quantile(all, 1), b50, b99)
+				return p50, p99, b50, b99
+			}
+			if os.Getenv(envBars) == "1" && !raceDetector {
+				if p50, p99, _, _ := measure(0); p50 > way.p50 || p99 > way.p99 {
+					t.Errorf("picked up too late: half within %v, 99 of 100 within %v; the bars are %v and %v", p50, p99, way.p50, way.p99)
 				}
-				return len(all) == messages
-			})
-			p50, p99 := quantile(all, 0.5), quantile(all, 0.99)
-			b50, b99 := bare.quantiles(t, messages)
-			t.Logf("p50 %v, p90 %v, p99 %v, longest %v; a bare listener p50 %v, p99 %v", p50, quantile(all, 0.9), p99, quantile(all, 1), b50, b99)
-			// A machine that is busy with other things holds up everybody.
-			if p50 > max(25*time.Millisecond, 10*b50) || p99 > max(150*time.Millisecond, 5*b99) {
-				t.Errorf("picked up too late: half within %v, 99 of 100 within %v", p50, p99)
+				return
 			}
-			if os.Getenv(envBars) == "1" && !raceDetector && (p50 > way.p50 || p99 > way.p99) {
-				t.Errorf("the bars are %v and %v", way.p50, way.p99)
+			// A machine that is busy with other things holds up everybody, and may spoil a measurement. A wake-up that gets lost now and then spoils each.
+			for try := range 3 {
+				p50, p99, b50, b99 := measure(try)
+				if p50 <= max(25*time.Millisecond, 10*b50) && p99 <= max(150*time.Millisecond, 5*b99) {
+					return
+				}
 			}
+			t.Error("picked up too late each time")
 		})
 	}
 }

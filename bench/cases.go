@@ -92,7 +92,7 @@ func programs(o *options, set *payload.Set) []program {
 		{name: "s5-poll", title: "S5, pick-up without LISTEN", length: longer, run: picked(product.ByProduce, true)},
 		{name: "s9", title: "S9, every message fails once", run: flow(product.Flow{Callers: 1, Batch: 1000, FailOnce: true})},
 		{name: "idle", title: "one idle group", length: idling, once: true, run: idle(1, 1)},
-		{name: "s6", title: "S6, 1,000 streams with 2,000 idle groups", length: idling, once: true, run: idle(1000, 2)},
+		{name: "s6", title: "S6, 1,000 streams with 2,000 idle groups", length: idling, once: true, run: idle(o.idleStreams, 2)},
 	}
 }
 

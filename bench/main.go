@@ -51,7 +51,11 @@ type options struct {
 	size          int
 	profile       string
 	out           string
-	soakPoint     time.Duration // a minute, but for tests
+	// What follows is less in tests.
+	idleStreams   int   // 1,000
+	lockProcesses []int // 1, 4 and 16
+	lockBatches   []int
+	soakPoint     time.Duration // a minute
 	soakPoints    int
 	soakAfter     int
 }
@@ -77,7 +81,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		fs.Usage()
 		return nil, flag.ErrHelp
 	}
-	o := &options{mode: args[0], soakPoint: time.Minute}
+	o := &options{mode: args[0], soakPoint: time.Minute, idleStreams: 1000, lockProcesses: []int{1, 4, 16}, lockBatches: []int{1, 16, 64, 250}}
 	def := map[string]struct {
 		seconds float64
 		rounds  int

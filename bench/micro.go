@@ -17,13 +17,13 @@ import (
 func appendBatches() []int { return []int{1, 10, 100, 1000} }
 
 // lockCases are the circumstances in which the policies for the stream's lock are compared.
-func lockCases(size int) []micro.Lock {
+func lockCases(o *options) []micro.Lock {
 	var all []micro.Lock
-	for _, processes := range []int{1, 4, 16} {
-		for _, batch := range []int{1, 16, 64, 250} {
+	for _, processes := range o.lockProcesses {
+		for _, batch := range o.lockBatches {
 			for _, policy := range []micro.Policy{micro.Try, micro.Wait, micro.Inbox} {
 				if processes > 1 || policy != micro.Wait {
-					all = append(all, micro.Lock{Processes: processes, Batch: batch, Policy: policy, Size: size})
+					all = append(all, micro.Lock{Processes: processes, Batch: batch, Policy: policy, Size: o.size})
 				}
 			}
 		}
@@ -64,7 +64,7 @@ func runMicro(ctx context.Context, o *options, stdout io.Writer, p measure.Progr
 		}
 	}
 	if wants("lock") {
-		for _, c := range lockCases(o.size) {
+		for _, c := range lockCases(o) {
 			list = append(list, measure.Program{Name: c.Name(), Title: c.Name(), Run: func(ctx context.Context, w measure.Window) (measure.Values, error) { return c.Run(ctx, m, w) }})
 		}
 	}
@@ -79,7 +79,7 @@ func runMicro(ctx context.Context, o *options, stdout io.Writer, p measure.Progr
 		fmt.Fprintln(stdout)
 	}
 	if wants("lock") {
-		head, lines := micro.LockTable(samples, lockCases(o.size))
+		head, lines := micro.LockTable(samples, lockCases(o))
 		err = errors.Join(err, measure.Lines(stdout, head, lines))
 		fmt.Fprintln(stdout)
 	}

@@ -113,7 +113,7 @@ inline forget()
 		if :: held[i] && dtok[a_ + 1] == MINE(i) -> dtok[a_ + 1] = ANON :: else fi
 	}
 	held[i] = 0; frozen[i] = 0;
-	what = NOTHING; lo = 0; hi = 0; m = 0; todo = 0; ok = 0; bad = 0; blocked = 0; early = 0;
+	what = NOTHING; lo = 0; hi = 0; m = 0; todo = 0; ok = 0; bad = 0; blocked = 0; early = 0; key = 0;
 	a_ = 0
 }
 
@@ -148,7 +148,7 @@ inline wake()
 proctype Instance(byte i)
 {
 	byte what, lo, hi, m, todo, ok, bad;
-	bit blocked, early;
+	bit blocked, early, key;
 
 end:	do
 	::
@@ -251,8 +251,11 @@ end:	do
 	   fi;
 	   if
 	   :: what == NOTHING -> goto forgot
+#ifdef CRASH
+	   :: what != NOTHING -> goto forgot
+#endif
 	   :: what == DELIVER -> todo = BIT(m) & KEYED
-	   :: else -> atomic { what = FRESH; m = lo + 1; todo = RANGE(lo, hi) & ~done & KEYED }
+	   :: what == FRESH || what == TAKEOVER -> atomic { what = FRESH; m = lo + 1; todo = RANGE(lo, hi) & ~done & KEYED }
 	   fi;
 
 	   /* -- the key's handlers, in line -- */
@@ -318,6 +321,7 @@ range:
 		   d_step {
 			printf("instance %d records (%d, %d]: ok %x, failed %x, key only %d\n", i, lo, hi, ok, bad, early);
 			succ = succ | ok;
+			key = (hashes & BIT(lo)) != 0;
 			for (c_ : lo + 1 .. hi) {
 				if
 				:: bad & BIT(c_) -> fail(c_, 1)
@@ -344,11 +348,15 @@ range:
 	   fi;
 #endif
 #ifndef WAKE_FIRST
-	   wake();
+	   /* whoever resolved something of the key */
+	   if
+	   :: key -> wake()
+	   :: else
+	   fi;
 #endif
 	   if
 	   :: early ->
-	      early = 0;
+	      atomic { early = 0; key = 0 }
 #ifdef CRASH
 	      if :: goto range :: goto forgot fi
 #else

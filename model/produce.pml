@@ -158,9 +158,8 @@ inline look_inbox(hide, above)
    it calls the row over while its transaction is still open. */
 inline look_for_hint()
 {
-	stop = (finished == PRODUCERS);
-#ifdef HINT
 	seen = 0;
+#ifdef HINT
 	for (a_ : 0 .. NM - 1) {
 		if
 		:: ist[a_] == VIS -> seen = seen | BIT(a_)
@@ -194,18 +193,18 @@ inline read_head()
 inline lock_and_look(hide, above)
 {
 #ifdef ONE_SNAPSHOT
-	d_step { snapshot_log(); read_head(); look_inbox(hide, above); look_for_hint(); fid = 0; vis = 0 }
+	d_step { snapshot_log(); read_head(); look_inbox(hide, above); stop = (finished == PRODUCERS); look_for_hint(); fid = 0; vis = 0 }
 	LOCK_STREAM;
 #else
 	LOCK_STREAM;
 #ifdef RETAIN
-	d_step { snapshot_log(); look_inbox(hide, above); look_for_hint() }
+	d_step { snapshot_log(); look_inbox(hide, above); stop = (finished == PRODUCERS); look_for_hint() }
 	d_step { read_head(); fid = 0; vis = 0 }
 #else
 	atomic {
 		PARTS_FREE ->
 		d_step {
-			snapshot_log(); read_head(); look_inbox(hide, above); look_for_hint();
+			snapshot_log(); read_head(); look_inbox(hide, above); stop = (finished == PRODUCERS); look_for_hint();
 			fid = 0; vis = 0; share_parts()
 		}
 	}
@@ -445,12 +444,16 @@ proctype Drain()
 	   /* a look that left rows behind is no hint, nor is one whose drain
 	      rolled back */
 	   d_step {
+#ifdef HINT_LATER
+		look_for_hint();
+#endif
 #ifndef HINT_CLIPPED
 		if :: more -> seen = hide :: else fi;
 #endif
 #ifdef HINT_BEFORE_COMMIT
-		hide = seen
+		hide = seen;
 #endif
+		skip
 	   }
 #endif
 	   if

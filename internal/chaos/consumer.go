@@ -100,7 +100,7 @@ func (w *worker) behave(ctx context.Context, meta *sqlstreams.Meta) (ledger.Resu
 		// It does not look at its context, so it is written off before it returns.
 		pause(context.WithoutCancel(ctx), handlerTimeout+timeoutGrace+300*time.Millisecond)
 		return ledger.Abandoned, nil
-	case among(37, 80):
+	case among(37, 160):
 		if !pause(ctx, 20*time.Millisecond+time.Duration(r/1000%300)*time.Millisecond) {
 			return ledger.Failed, ctx.Err()
 		}
@@ -129,7 +129,7 @@ type watcher struct{ w *worker }
 // Observe implements the product's hook.
 func (h watcher) Observe(e sqlstreams.Event) {
 	switch e.Kind {
-	case consume.KindStale, consume.KindLeaseLost, consume.KindBrokenUp, consume.KindPositionLost:
+	case consume.KindStale, consume.KindLeaseLost, consume.KindAbandoned, consume.KindBrokenUp, consume.KindPositionLost:
 	default:
 		return
 	}

@@ -315,7 +315,7 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	result := &Result{Skipped: r.skipped, Drained: r.drained,
-		Report: ledger.Check(book, snap, ledger.Settings{Timeout: handlerTimeout, Chaos: true})}
+		Report: ledger.Check(book, snap, ledger.Settings{Timeout: handlerTimeout, Lease: leaseTime, Chaos: true})}
 	r.mu.Lock()
 	result.Complaints = r.complaints
 	r.mu.Unlock()

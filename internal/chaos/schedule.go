@@ -52,7 +52,7 @@ func (s step) String() string {
 }
 
 // faultEvery is the time between two faults, on average.
-const faultEvery = 1400 * time.Millisecond
+const faultEvery = 1100 * time.Millisecond
 
 // plan makes the schedule that follows from a seed: at least one fault of each kind wanted, or as many as the time allows, spread over the duration.
 func plan(seed uint64, duration time.Duration, wanted []string) ([]step, error) {

@@ -79,14 +79,14 @@ func speedChange(t *testing.T, from, to time.Duration) {
 	}
 	// In the bubble an hour costs nothing, but each message does.
 	long := func() time.Duration {
-		return min(max(1000*time.Duration(takes.Load()), 3*time.Second), 3*time.Minute)
+		return min(max(1000*time.Duration(takes.Load()), 1500*time.Millisecond), 3*time.Minute)
 	}
 	phase("warm-up", long()/2, 0)
 	phase("steady", long(), 0)
 	takes.Store(int64(to))
 	// The change is over when what was claimed before it would have expired twice.
 	if to == time.Millisecond {
-		phase("change", 3*time.Second, 1)
+		phase("change", 2*time.Second, 1)
 	} else {
 		phase("change", 2*time.Minute, 1)
 	}

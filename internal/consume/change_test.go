@@ -3,6 +3,7 @@ package consume_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -145,8 +146,12 @@ func TestPositionLost(t *testing.T) {
 func TestIdleIsQuiet(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, delivery.Policy{})
-		i := r.start(consume.Options{}, func(context.Context, *delivery.Message, consume.Attempt) error { return nil })
+		goroutines := runtime.NumGoroutine()
+		i := r.start(consume.Options{Handlers: 1000}, func(context.Context, *delivery.Message, consume.Attempt) error { return nil })
 		time.Sleep(10 * time.Second)
+		if n := runtime.NumGoroutine() - goroutines; n > 5 {
+			t.Errorf("%d goroutines for a session that has had nothing to do", n)
+		}
 		before := r.store.Calls(storetest.OpWork)
 		time.Sleep(time.Hour)
 		if n := r.store.Calls(storetest.OpWork) - before; n != 0 {

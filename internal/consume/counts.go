@@ -32,7 +32,7 @@ type Health struct {
 	Ranges      int // open
 	Running     int
 	Queued      int // claimed, not started
-	Outstanding int // abandoned handlers of this session that have not returned
+	Outstanding int // abandoned handlers of the session that have not returned
 	LastWork    time.Time
 	LastError   diag.Code // since then; "": none
 	Paused      bool

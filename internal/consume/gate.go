@@ -30,7 +30,7 @@ type gated interface {
 	gateClosed() (running bool) // from now on nothing starts
 	gateOpened()
 	gateHeld()  // this one is alone now
-	gateAgain() // this one asked: it may ask again
+	gateAgain() // this one is to ask again if it still wants to be alone
 }
 
 const maxGateOpen = time.Second
@@ -105,6 +105,7 @@ func (g *Gate) withdraw(m gated) {
 		return
 	}
 	g.asked = slices.Delete(g.asked, at, at+1)
+	m.gateAgain() // it may have asked anew while it withdrew
 	if at == 0 && len(g.asked) > 0 {
 		g.asked[0].gateAgain()
 	}

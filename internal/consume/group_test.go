@@ -3,6 +3,7 @@ package consume_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +16,7 @@ import (
 )
 
 // pairs are the options of the example on the page on consumer groups.
-var pairs = consume.Options{Handlers: 2, BatchMin: 2, BatchLimit: 2}
+func pairs() consume.Options { return consume.Options{Handlers: 2, BatchMin: 2, BatchLimit: 2} }
 
 // Instances of a group divide the work; another group keeps progress of its own.
 func TestInstancesShareAndGroupsDoNot(t *testing.T) {
@@ -34,7 +35,7 @@ func TestInstancesShareAndGroupsDoNot(t *testing.T) {
 				return nil
 			}
 		}
-		one := pairs
+		one := pairs()
 		one.Handlers = 1
 		a := r.start(one, handler("A", release))
 		synctest.Wait()
@@ -90,20 +91,20 @@ func TestCrashBeforeTheRecord(t *testing.T) {
 		r.append(2)
 		d := r.diary()
 		// A never reaches the store again once it has claimed: to the others it looks crashed.
-		crashed := false
-		r.store.Fail(storetest.Fault{Times: -1, Err: storetest.Down(), If: func() bool { return crashed }})
-		a := r.start(pairs, func(_ context.Context, m *delivery.Message, _ consume.Attempt) error {
+		var crashed atomic.Bool
+		r.store.Fail(storetest.Fault{Times: -1, Err: storetest.Down(), If: crashed.Load})
+		a := r.start(pairs(), func(_ context.Context, m *delivery.Message, _ consume.Attempt) error {
 			d.note("A charges %d", m.ID)
 			time.Sleep(time.Second)
 			return nil
 		})
 		time.Sleep(500 * time.Millisecond)
-		crashed = true
+		crashed.Store(true)
 		time.Sleep(5 * time.Second)
 		a.cancel()
 		<-a.ended
 		r.store.Heal()
-		b := r.start(pairs, func(_ context.Context, m *delivery.Message, at consume.Attempt) error {
+		b := r.start(pairs(), func(_ context.Context, m *delivery.Message, at consume.Attempt) error {
 			d.note("B charges %d, redelivered %v", m.ID, at.Redelivered)
 			return nil
 		})
@@ -176,16 +177,16 @@ func TestBackoffCountsFromTheFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, delivery.Policy{BaseDelay: 10 * time.Second})
 		r.append(1)
-		down := false
-		r.store.Fail(storetest.Fault{Times: -1, Err: storetest.Down(), If: func() bool { return down }})
+		var down atomic.Bool
+		r.store.Fail(storetest.Fault{Times: -1, Err: storetest.Down(), If: down.Load})
 		var starts []time.Duration
 		i := r.start(consume.Options{}, func(context.Context, *delivery.Message, consume.Attempt) error {
 			starts = append(starts, r.at())
-			down = len(starts) == 1
+			down.Store(len(starts) == 1)
 			return errors.New("no")
 		})
 		time.Sleep(7 * time.Second)
-		down = false
+		down.Store(false)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if len(starts) != 2 || starts[1] > 11*time.Second+100*time.Millisecond {
@@ -302,18 +303,19 @@ func TestRetriesAndFreshWorkShare(t *testing.T) {
 				r := newRig(t, delivery.Policy{MaxAttempts: 100, BaseDelay: time.Millisecond, Exponent: 1})
 				r.store.SetLatency(time.Millisecond)
 				r.append(5000)
-				var fresh, again int
+				var first, later atomic.Int64
 				i := r.start(consume.Options{Handlers: c.handlers}, func(ctx context.Context, m *delivery.Message, a consume.Attempt) error {
 					if a.Attempt > 1 {
-						again++
+						later.Add(1)
 					} else {
-						fresh++
+						first.Add(1)
 					}
 					_ = sleep(ctx, c.takes)
 					return errors.New("again")
 				})
 				time.Sleep(min(300*c.takes, 20*time.Minute))
 				synctest.Wait()
+				fresh, again := first.Load(), later.Load()
 				t.Logf("%d fresh, %d again", fresh, again)
 				if sum := fresh + again; fresh < sum*3/10 || again < sum*3/10 {
 					t.Errorf("of %d runs %d were fresh and %d again", sum, fresh, again)

@@ -416,6 +416,19 @@ func (t *task) message() *delivery.Message {
 
 func (m *machine) kick() { m.fx.kick, m.fx.any = true, true }
 
+// startables is how many messages wait for nothing but a worker.
+func (m *machine) startables() int {
+	switch {
+	case m.stop.phase != active:
+		return 0
+	case !m.gate.closed:
+		return m.queued + m.waiting
+	case m.gate.mine && m.solo != nil:
+		return 1
+	}
+	return 0
+}
+
 func (m *machine) wake(n int) { m.fx.wake, m.fx.any = m.fx.wake+n, true }
 
 func (m *machine) event(e Event, now instant) {

@@ -8,10 +8,12 @@ import (
 )
 
 // four is a claim of four messages with one handler, as on the page on consumer leases.
-var four = Options{Handlers: 1, BatchMin: 4, BatchLimit: 4, QueueMargin: 15 * time.Second, TimeoutGrace: time.Second, RecordMargin: 2 * time.Second}
+func four() Options {
+	return Options{Handlers: 1, BatchMin: 4, BatchLimit: 4, QueueMargin: 15 * time.Second, TimeoutGrace: time.Second, RecordMargin: 2 * time.Second}
+}
 
 func TestScriptLeaseExample(t *testing.T) {
-	converse(t, four, delivery.Policy{}, `
+	converse(t, four(), delivery.Policy{}, `
 next
   work claim 4 or take over
 reply range 1-4
@@ -212,7 +214,21 @@ func TestScriptSeekDropsWhatWaits(t *testing.T) {
 	converse(t, Options{Handlers: 1, BatchMin: 2, BatchLimit: 2}, delivery.Policy{}, `
 next
   work claim 2 or take over
-reply range 1-2 more due 0s
+reply floor 7 range 8-9
+next
+  read 8-9
+read all
+take
+  start 8, attempt 1, 47.1s left
+wait 5s
+end 8
+take
+  start 9, attempt 1, 42.1s left
+wait 5s
+end 9
+next
+  work record 8-, claim 2 or take over from 7
+reply floor 9 range 1-2 more
 next
   read 1-2
 read all
@@ -222,6 +238,7 @@ wait 1s
 woke
 next
   work
+# The group was moved: its claims are gone, and ranges may lie below what was the lowest open one.
 reply epoch 2
   ! SQL0100 lease_lost range 1-2
 end 1
@@ -229,96 +246,6 @@ take
   nothing
 next
   work claim 2 or take over
-`)
-}
-
-func TestScriptDeliveries(t *testing.T) {
-	converse(t, Options{Handlers: 2}, delivery.Policy{MaxAttempts: 3}, `
-next
-  work claim 2 or take over
-reply due 2s
-next
-  wait 2s
-wait 2s
-next
-  work claim 2 deliveries
-reply deliveries 7,9 attempt 2
-next
-  read [7 9]
-read all
-take
-  start 7, attempt 3, 47.1s left
-take
-  start 9, attempt 3, 47.1s left
-end 9
-next
-  wait 5ms
-# The last attempt failed.
-end 7 error
-  ! SQL0108 dead message 7
-next
-  work record 9:ok/2, record 7:dead/3
-`)
-}
-
-func TestScriptDeliveryThatDiedAlone(t *testing.T) {
-	converse(t, Options{Handlers: 2}, delivery.Policy{MaxAttempts: 3}, `
-next
-  work claim 2 or take over
-reply solodue 0s
-next
-  ask for the gate
-gate closed
-next
-  wait
-gate mine
-next
-  work claim a solo delivery
-reply deliveries 5 attempt 3
-next
-  read [5]
-read all
-  ! SQL0108 dead message 5
-gate open
-next
-  work record 5:dead/3 solo
-`)
-}
-
-func TestScriptSolo(t *testing.T) {
-	converse(t, Options{Handlers: 2, BatchMin: 2, BatchLimit: 2}, delivery.Policy{}, `
-next
-  work claim 2 or take over
-reply range 1-2 more solodue 0s
-next
-  read 1-2
-read all
-take
-  start 1, attempt 1, 47.1s left
-next
-  ask for the gate
-gate closed
-take
-  nothing
-end 1
-gate mine
-next
-  work claim a solo delivery
-reply deliveries 5
-next
-  read [5]
-read all
-take
-  start 5, attempt 2, 47.1s left
-take
-  nothing
-end 5 error
-# It is over when the handler has returned, not when that is recorded.
-gate open
-take
-  start 2, attempt 1, 47.1s left
-next
-  work record 5:retry/2 in 2s solo, claim 2
 `)
 }
 
@@ -472,5 +399,47 @@ next
 reply
 next
   wait
+`)
+}
+
+// What a call brings that was on its way when the stop began goes back.
+func TestScriptStopWhileClaiming(t *testing.T) {
+	converse(t, Options{Handlers: 2}, delivery.Policy{}, `
+next
+  work claim 2 or take over
+stop
+reply range 1-2 more
+next
+  work give back 1- finished to 0 and []
+reply
+next
+  end
+`)
+	converse(t, Options{Handlers: 2}, delivery.Policy{}, `
+next
+  work claim 2 or take over
+reply due 0s
+next
+  work claim 2 deliveries
+stop
+reply deliveries 7,9
+next
+  work release 7, release 9
+reply
+next
+  end
+`)
+	converse(t, Options{Handlers: 2}, delivery.Policy{}, `
+next
+  work claim 2 or take over
+stop
+fail unknown
+  ! SQL0111 retrying
+wait 1s
+next
+  held? 1 tokens
+held 1-2 40s
+next
+  work give back 1- finished to 0 and []
 `)
 }

@@ -3,6 +3,7 @@ package consume_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,8 +77,8 @@ func TestLongOutage(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, delivery.Policy{})
 		r.append(100)
-		down := false
-		r.store.Fail(storetest.Fault{Times: -1, Err: storetest.Down(), If: func() bool { return down }})
+		var down atomic.Bool
+		r.store.Fail(storetest.Fault{Times: -1, Err: storetest.Down(), If: down.Load})
 		d := r.diary()
 		i := r.start(consume.Options{Handlers: 4}, func(ctx context.Context, m *delivery.Message, a consume.Attempt) error {
 			d.ran(m.ID)
@@ -88,7 +89,7 @@ func TestLongOutage(t *testing.T) {
 		})
 		go i.waker.Poll(t.Context(), time.Second)
 		time.Sleep(4 * time.Second)
-		down = true
+		down.Store(true)
 		time.Sleep(5 * time.Minute)
 		if h := i.Health(); h.LastError != diag.Unreachable || h.Running != 0 {
 			t.Errorf("%+v", h)
@@ -96,7 +97,7 @@ func TestLongOutage(t *testing.T) {
 		if lines := i.logs.code("SQL0111"); len(lines) < 3 || len(lines) > 6 {
 			t.Errorf("%d lines about an outage of five minutes", len(lines))
 		}
-		down = false
+		down.Store(false)
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if st := r.store.State(r.group); st.Claimed != 100 || len(st.Claims) != 0 {
@@ -149,20 +150,20 @@ func TestFailuresAreBatched(t *testing.T) {
 		const n = 20000
 		r.append(n)
 		var ended time.Duration
-		done := 0
+		var done atomic.Int64
 		i := r.start(consume.Options{}, func(_ context.Context, _ *delivery.Message, a consume.Attempt) error {
 			if a.Attempt == 1 {
 				return errors.New("no")
 			}
-			if done++; done == n {
+			if done.Add(1) == n {
 				ended = r.at()
 			}
 			return nil
 		})
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if done < n {
-			t.Fatalf("%d of %d in ten seconds", done, n)
+		if done.Load() < n {
+			t.Fatalf("%d of %d in ten seconds", done.Load(), n)
 		}
 		calls := r.store.Calls(storetest.OpWork)
 		t.Logf("%.0f messages a second, %d calls", n/ended.Seconds(), calls)

@@ -189,6 +189,7 @@ func (m *machine) finishParcel(t *task, now instant, v *verdict) {
 	p.running--
 	if p.solo {
 		m.endSolo()
+		p.giveBack = p.waiting > 0 // one was asked for
 	}
 	if v != nil && v.interrupted {
 		it.state = msgWaiting

@@ -20,7 +20,7 @@ import (
 // conversation drives a machine by a script. Each line is something that happens; what the machine decides stands indented below it.
 //
 //	next                       what the loop is to do; it is done when the next line answers
-//	reply [range L-H [again] [stale N] [reclaims N] [done a,b] [lease D]] [deliveries a,b [attempt N] [solo]] [more] [paused] [epoch N] [lost]
+//	reply [range L-H [again] [stale N] [reclaims N] [done a,b] [lease D]] [deliveries a,b [attempt N] [solo]] [more] [paused] [epoch N] [floor N] [lost]
 //	      [due D] [solodue D] [expiry D] [gone]
 //	fail | fail unknown        the call failed
 //	held [L-H D] [low N] | held nothing
@@ -130,7 +130,11 @@ func (c *conversation) step(verb string, args []string) {
 		c.take()
 	case "end":
 		id := number(args[0])
-		s := c.slots[id]
+		s, ok := c.slots[id]
+		if !ok {
+			c.say("%d does not run", id)
+			return
+		}
 		delete(c.slots, id)
 		m.finish(s.slot, c.now, c.verdict(args[1:]))
 	case "late":
@@ -210,6 +214,9 @@ func workText(req *delivery.WorkRequest) string {
 		fmt.Fprintf(&b, ", claim %d", req.MaxMessages)
 		if req.TakeOver {
 			b.WriteString(" or take over")
+			if req.Floor > 0 {
+				fmt.Fprintf(&b, " from %d", req.Floor)
+			}
 		}
 	}
 	if req.DeliveryToken != (delivery.Token{}) {
@@ -274,6 +281,8 @@ func (c *conversation) reply(args []string) *delivery.WorkReply {
 			reply.Paused = true
 		case "gone":
 			reply.Gone = true
+		case "floor":
+			reply.Floor = number(arg())
 		case "epoch":
 			reply.Epoch = number(arg())
 		case "lost":

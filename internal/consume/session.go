@@ -54,6 +54,7 @@ type Session struct {
 	m          *machine
 	idle       sync.Cond // workers without work
 	idlers     int
+	staffed    int                // slots that have a worker: from the first on, as work for them came
 	callCancel context.CancelFunc // of the call to the store that is out
 	started    bool
 
@@ -135,13 +136,6 @@ func (s *Session) Run(ctx context.Context) error {
 	if s.events != nil {
 		drainer.Go(func() { s.events.drain(s.observe) })
 	}
-	s.mu.Lock()
-	for si := range s.m.slots {
-		s.workers.Add(1)
-		go s.work(si)
-	}
-	s.mu.Unlock()
-
 	s.talk()
 
 	s.mu.Lock()
@@ -383,8 +377,10 @@ func (g gateMember) gateClosed() bool {
 func (g gateMember) gateOpened() {
 	g.s.mu.Lock()
 	defer g.s.mu.Unlock()
-	g.s.m.gate.closed = false
-	g.s.idle.Broadcast()
+	// Whoever still wants to be alone asks again: an ask may have crossed the release that opened the gate.
+	g.s.m.gate.closed, g.s.m.gate.mine, g.s.m.gate.asked = false, false, false
+	g.s.m.wake(len(g.s.m.slots))
+	g.s.signal()
 	kick(g.s.loop)
 }
 
@@ -405,13 +401,12 @@ func (g gateMember) gateAgain() {
 // signal carries out what can be done under the mutex. mu is held.
 func (s *Session) signal() {
 	fx := &s.m.fx
-	if n := min(fx.wake, s.idlers); n > 0 {
-		if n == s.idlers {
-			s.idle.Broadcast()
-		} else {
-			for range n {
-				s.idle.Signal()
-			}
+	if n := min(fx.wake, s.m.startables()); n > 0 {
+		for range min(n, s.idlers) {
+			s.idle.Signal()
+		}
+		for range n - s.idlers {
+			s.staff()
 		}
 	}
 	if fx.cancelCall && s.callCancel != nil {
@@ -425,6 +420,15 @@ func (s *Session) signal() {
 	}
 	fx.wake, fx.cancelCall, fx.kick, fx.watch = 0, false, false, false
 	fx.any = fx.cancelRuns || fx.gateIdle || fx.gateRelease || len(fx.events) > 0
+}
+
+// staff gives the next slot a worker, if there is one without. A session that has never had much to do needs few goroutines. mu is held.
+func (s *Session) staff() {
+	if s.staffed < len(s.m.slots) {
+		s.workers.Add(1)
+		go s.work(s.staffed)
+		s.staffed++
+	}
 }
 
 // flush carries out what the machine asks for. mu is held, and is let go.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,15 +129,15 @@ func TestMessageThatKills(t *testing.T) {
 		deaths := 0
 		for range 40 {
 			// Each life is a process: it ends when message 3 runs, without a word to the store.
-			down := false
+			var down atomic.Bool
 			died := make(chan struct{})
 			r.store.Heal()
-			r.store.Fail(storetest.Fault{Times: -1, Err: storetest.Down(), If: func() bool { return down }})
+			r.store.Fail(storetest.Fault{Times: -1, Err: storetest.Down(), If: down.Load})
 			release := make(chan struct{})
 			i := r.startWith(r.group, consume.Options{Handlers: 2, QueueMargin: time.Second}, func(_ context.Context, m *delivery.Message, a consume.Attempt) error {
 				d.ran(m.ID)
 				if m.ID == 3 {
-					down = true
+					down.Store(true)
 					close(died)
 					<-release
 					return nil
@@ -144,7 +145,7 @@ func TestMessageThatKills(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				mu.Lock()
 				defer mu.Unlock()
-				ran[m.ID] = ran[m.ID] || !down
+				ran[m.ID] = ran[m.ID] || !down.Load()
 				return nil
 			}, func(c *consume.Config) { c.Gate, c.Strays = &consume.Gate{}, &consume.Strays{} })
 			ctx, cancel := context.WithCancel(t.Context())

@@ -3,6 +3,7 @@ package consume_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -158,13 +159,13 @@ func TestStopWhileTheStoreHangs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, delivery.Policy{})
 		r.append(20)
-		hang := false
-		r.store.Fail(storetest.Fault{Times: -1, Hang: true, If: func() bool { return hang }})
+		var hang atomic.Bool
+		r.store.Fail(storetest.Fault{Times: -1, Hang: true, If: hang.Load})
 		i := r.start(consume.Options{}, func(ctx context.Context, m *delivery.Message, _ consume.Attempt) error {
 			return sleep(ctx, time.Second)
 		})
 		time.Sleep(500 * time.Millisecond)
-		hang = true
+		hang.Store(true)
 		time.Sleep(10 * time.Second)
 		i.cancel()
 		began := time.Now()

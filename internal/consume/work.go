@@ -88,7 +88,7 @@ func (m *machine) buildWork(now instant) *call {
 	}
 	m.look.woken = false
 	m.look.workedAt = now.mono
-	m.look.pollAt = now.mono + int64(m.o.PollInterval)
+	m.look.pollAt = now.mono + m.pausedPoll()
 	m.calls.out = true
 	return c
 }
@@ -237,9 +237,7 @@ const ownExpiry = int64(250 * time.Millisecond)
 
 func (m *machine) handOut(c *call, reply *delivery.WorkReply, now instant) {
 	l := &m.look
-	found := false
 	if reply.Range != nil {
-		found = true
 		m.adopt(reply.Range, c.sent, now)
 		if reply.Range.Again {
 			l.expiryAt = min(l.expiryAt, now.mono+lookEvery) // there may be another
@@ -249,7 +247,6 @@ func (m *machine) handOut(c *call, reply *delivery.WorkReply, now instant) {
 		}
 	}
 	if len(reply.Deliveries) > 0 {
-		found = true
 		p := m.newParcel(reply.Deliveries, c.sent)
 		p.giveBack = m.stop.phase != active || m.look.paused
 		m.parcels = append(m.parcels, p)
@@ -265,11 +262,16 @@ func (m *machine) handOut(c *call, reply *delivery.WorkReply, now instant) {
 	default:
 		l.fresh, l.soon = false, false
 	}
+	// What was asked for, is said to be there and did not come, such as for a limit of the group, is not asked for again at once.
+	noRange := c.req.RangeToken != (delivery.Token{}) && reply.Range == nil && reply.More
+	noDelivery := c.req.DeliveryToken != (delivery.Token{}) && len(reply.Deliveries) == 0 && l.dueAt <= now.mono
 	l.notSoon = 0
-	if c.wants && !found && (reply.More || l.dueAt <= now.mono) {
-		l.notSoon = now.mono + int64(50*time.Millisecond)
+	if noRange || noDelivery {
+		l.notSoon = now.mono + notSoon
 	}
 }
+
+const notSoon = int64(50 * time.Millisecond)
 
 // adopt makes a range ours.
 func (m *machine) adopt(r *delivery.Range, sent, now instant) {
@@ -342,8 +344,13 @@ func (m *machine) pause(paused bool, now instant) {
 		l.fresh, l.soon = true, true
 		return
 	}
-	l.pollAt = now.mono + int64(m.o.PollInterval)
+	l.pollAt = now.mono + m.pausedPoll()
 	m.giveAllBack()
+}
+
+// pausedPoll is how often a paused group is looked at when nothing tells of it.
+func (m *machine) pausedPoll() int64 {
+	return int64(min(max(m.o.PollInterval, time.Second), time.Minute))
 }
 
 // giveAllBack ends the starting of everything that is held.

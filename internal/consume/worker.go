@@ -52,6 +52,9 @@ func (s *Session) work(si int) {
 			}
 			continue
 		}
+		if s.idlers == 0 && s.staffed < len(s.m.slots) && s.m.startables() > 0 {
+			s.staff()
+		}
 		s.flush()
 		running = true
 		v := s.call(&at)

@@ -11,6 +11,8 @@ import (
 type Settings struct {
 	// Timeout is how long a handler may run before the product counts it as failed; zero: not judged.
 	Timeout time.Duration
+	// Lease is how long a lease is; zero: a run's lease is taken to have begun with the run.
+	Lease time.Duration
 	// Chaos says that faults were to happen, and messages to run again because of them. Without either the verdict is unknown.
 	Chaos bool
 }
@@ -92,6 +94,14 @@ type groupKey struct{ stream, group string }
 type ran struct {
 	*Run
 	ledger *Ledger
+}
+
+// since orders the runs of a message.
+func (r ran) since() time.Time {
+	if !r.Lease.IsZero() {
+		return r.Lease
+	}
+	return r.Began
 }
 
 // evidence judges whether everything that was written down is there.
@@ -180,7 +190,8 @@ func (c *checker) produced() {
 	}
 }
 
-// runs sorts the handlers' side by group, message and time.
+// runs sorts the handlers' side by group, message and lease: a process that was frozen may write that a run began long after others had run the message again, but its
+// lease is older than theirs.
 func (c *checker) runs() map[groupKey][]ran {
 	all := map[groupKey][]ran{}
 	for _, l := range c.book.Ledgers {
@@ -191,7 +202,7 @@ func (c *checker) runs() map[groupKey][]ran {
 		}
 	}
 	for _, list := range all {
-		slices.SortStableFunc(list, func(a, b ran) int { return cmp.Or(cmp.Compare(a.ID, b.ID), a.Began.Compare(b.Began)) })
+		slices.SortStableFunc(list, func(a, b ran) int { return cmp.Or(cmp.Compare(a.ID, b.ID), a.since().Compare(b.since())) })
 	}
 	return all
 }

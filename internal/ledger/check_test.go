@@ -192,6 +192,13 @@ func TestEachRepetitionHasItsExplanation(t *testing.T) {
 			s.fault(Fault{At: at(3500), Kind: Cont, Target: "b1"})
 		}},
 		{ByFreeze, func(s *scene) { s.fault(Fault{At: at(1000), Kind: Stop, Target: "b1"}) }},
+		{ByFreeze, func(s *scene) {
+			// It was frozen between the product's decision to start the handler and the handler's first word.
+			r := s.runs("b1", 7)[0]
+			r.Began, r.Ended = at(5000), at(5010)
+			s.fault(Fault{At: at(250), Kind: Stop, Target: "b1"})
+			s.fault(Fault{At: at(4990), Kind: Cont, Target: "b1"})
+		}},
 		{ByServer, func(s *scene) { s.fault(Fault{At: at(3000), Kind: ServerImmediate}) }},
 		{ByServer, func(s *scene) {
 			s.fault(Fault{At: at(100), Kind: KillBackend})
@@ -203,6 +210,9 @@ func TestEachRepetitionHasItsExplanation(t *testing.T) {
 		}},
 		{ByExpiry, func(s *scene) {
 			s.ledger("b1").Events = []Event{{At: at(4020), Kind: ToldLeaseLost, Stream: streamName, Group: "b", Low: 5, High: 8}}
+		}},
+		{ByOvertime, func(s *scene) {
+			s.ledger("b1").Events = []Event{{At: at(1300), Kind: ToldAbandoned, Stream: streamName, Group: "b", Message: 7}}
 		}},
 		{ByOvertime, func(s *scene) { s.runs("b1", 7)[0].Ended = at(1260) }},
 	} {

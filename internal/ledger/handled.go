@@ -148,18 +148,22 @@ func (c *checker) message(s *StreamRows, g *GroupRows, st *storedStream, runs []
 			rep.Explained[why]++
 		} else {
 			c.r.find(Finding{Kind: KindDuplicate, Stream: s.Name, Group: g.Name, ID: ok[i].ID, Business: ok[i].Message.Business,
-				Detail: fmt.Sprintf("by %s at %s with lease until %s, then by %s at %s", ok[i-1].ledger.Process.Name, clock(ok[i-1].Began), clock(ok[i-1].Lease), ok[i].ledger.Process.Name, clock(ok[i].Began))})
+				Detail: fmt.Sprintf("%v, then %v", ok[i-1], ok[i])})
 		}
 	}
 	for j := 1; j < len(runs); j++ {
 		for i := range j {
 			if c.overlaps(runs[i], runs[j]) {
 				c.r.find(Finding{Kind: KindOverlap, Stream: s.Name, Group: g.Name, ID: runs[j].ID, Business: runs[j].Message.Business,
-					Detail: fmt.Sprintf("by %s at %s, the lease of %s stood until %s", runs[j].ledger.Process.Name, clock(runs[j].Began), runs[i].ledger.Process.Name, clock(runs[i].Lease))})
+					Detail: fmt.Sprintf("%v, then %v", runs[i], runs[j])})
 				break
 			}
 		}
 	}
+}
+
+func (r ran) String() string {
+	return fmt.Sprintf("attempt %d by %s at %s with lease until %s", r.Attempt, r.ledger.Process.Name, clock(r.Began), clock(r.Lease))
 }
 
 func clock(t time.Time) string {
@@ -211,9 +215,14 @@ const (
 	settling = time.Second
 )
 
-// window is the time in which something can have kept a run's success from being recorded for good.
-func window(a, b ran) (from, to time.Time) {
-	from, to = a.Began.Add(-slack), b.Began
+// window is the time in which something can have kept a run's success from being recorded for good: from its claim on, as a process may be frozen between the
+// product's decision to start a handler and the handler's first word.
+func (c *checker) window(a, b ran) (from, to time.Time) {
+	from, to = a.Began, b.Began
+	if claimed := a.Lease.Add(-c.s.Lease); !a.Lease.IsZero() && c.s.Lease > 0 && claimed.Before(from) {
+		from = claimed
+	}
+	from = from.Add(-slack)
 	if end := a.Lease.Add(settling); !a.Lease.IsZero() && end.Before(to) {
 		to = end
 	}
@@ -222,8 +231,13 @@ func window(a, b ran) (from, to time.Time) {
 
 // explain says why a message ran again after a success; empty: nothing explains it.
 func (c *checker) explain(a, b ran) Cause {
-	from, to := window(a, b)
+	from, to := c.window(a, b)
 	name := a.ledger.Process.Name
+	told := func(kind string) bool {
+		return slices.ContainsFunc(a.ledger.Events, func(e Event) bool {
+			return e.Kind == kind && e.Stream == a.Stream && e.Group == a.Group && e.covers(a.ID) && !e.At.Before(a.Began)
+		})
+	}
 	switch {
 	case c.hit(from, to, func(f *Fault) bool { return f.Kind == Kill && f.Target == name }):
 		return ByKill
@@ -233,11 +247,9 @@ func (c *checker) explain(a, b ran) Cause {
 		return ByServer
 	case c.hit(from, to, func(f *Fault) bool { return f.Kind == TerminateConn && f.Target == name }):
 		return ByConnection
-	case slices.ContainsFunc(a.ledger.Events, func(e Event) bool {
-		return (e.Kind == ToldStale || e.Kind == ToldLeaseLost) && e.Stream == a.Stream && e.Group == a.Group && e.covers(a.ID) && !e.At.Before(a.Began)
-	}):
+	case told(ToldStale) || told(ToldLeaseLost):
 		return ByExpiry
-	case c.s.Timeout > 0 && a.Ended.Sub(a.Began) >= c.s.Timeout:
+	case told(ToldAbandoned) || c.s.Timeout > 0 && a.Ended.Sub(a.Began) >= c.s.Timeout:
 		return ByOvertime
 	}
 	return ""
@@ -285,7 +297,7 @@ func (c *checker) during(from, to time.Time, begins, ends func(*Fault) bool) boo
 	return !since.IsZero()
 }
 
-// overlaps judges P4: a message is nobody else's while a lease on it is valid. What ended the lease early is excluded: the run failed or asked for a delay, so
+// overlaps judges P4: a message is nobody else's while a lease on it is valid. A is the run under the older lease. What ended the lease early is excluded: the run failed or asked for a delay, so
 // that the message was free to be retried; its process was leaving, and gave it back; the server forgot the lease in a crash.
 func (c *checker) overlaps(a, b ran) bool {
 	if a.Lease.IsZero() || !b.Began.Before(a.Lease) || b.Attempt > a.Attempt {

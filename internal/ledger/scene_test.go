@@ -148,7 +148,7 @@ func (s *scene) swap(a, b int64) {
 }
 
 func (s *scene) check() *Report {
-	return Check(s.book, s.snap, Settings{Timeout: time.Second, Chaos: s.chaos})
+	return Check(s.book, s.snap, Settings{Timeout: time.Second, Lease: lease * time.Millisecond, Chaos: s.chaos})
 }
 
 func TestSceneInWhichAllWentWellPasses(t *testing.T) {

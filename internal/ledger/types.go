@@ -69,6 +69,7 @@ type Run struct {
 const (
 	ToldStale     = "stale"      // too little lease remained for what waited
 	ToldLeaseLost = "lease_lost" // a result was refused, or a range was not the process's any longer
+	ToldAbandoned = "abandoned"  // a handler outlived timeout and grace, and counts as failed whatever it returns
 )
 
 // Event is something that the product told a consumer about ids (Low, High], or about one message if Message is set.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -93,6 +95,8 @@ func one(ctx context.Context, program Program, round int, w Window) Sample {
 	began := time.Now()
 	values, err := program.Run(ctx, w)
 	s.Seconds = time.Since(began).Seconds()
+	// What could not be computed is not there.
+	maps.DeleteFunc(values, func(_ string, v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 	s.Values = values
 	if err != nil {
 		s.Error = err.Error()

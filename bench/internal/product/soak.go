@@ -101,11 +101,17 @@ func (s *Soak) values(start Point, points []Point) measure.Values {
 	first = first[:min(third, len(first))]
 	grown := func(of func(Point) float64) float64 {
 		var a, b []float64
+		add := func(to []float64, p Point) []float64 {
+			if v := of(p); v > 0 { // else nothing of the kind happened in it
+				to = append(to, v)
+			}
+			return to
+		}
 		for _, p := range first {
-			a = append(a, of(p))
+			a = add(a, p)
 		}
 		for _, p := range last {
-			b = append(b, of(p))
+			b = add(b, p)
 		}
 		return measure.Median(b) / measure.Median(a)
 	}

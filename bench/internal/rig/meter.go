@@ -2,6 +2,7 @@ package rig
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,7 +29,7 @@ type Counter func() (float64, error)
 
 // Window lets the program run for the warm-up and then measures. For each counter there is a rate of its name; the first one is what the costs are divided by:
 // client_us and server_us are microseconds of processor time for one of it.
-func (m *Meter) Window(ctx context.Context, name string, w measure.Window, names []string, counters ...Counter) (measure.Values, error) {
+func (m *Meter) Window(ctx context.Context, name string, w measure.Window, names []string, counters ...Counter) (values measure.Values, err error) {
 	if err := pause(ctx, w.Warm); err != nil {
 		return nil, err
 	}
@@ -36,6 +37,12 @@ func (m *Meter) Window(ctx context.Context, name string, w measure.Window, names
 	if err != nil {
 		return nil, err
 	}
+	profiled := false
+	defer func() {
+		if !profiled {
+			err = errors.Join(err, stopProfile(0))
+		}
+	}()
 	read := func() ([]float64, error) {
 		all := make([]float64, len(counters))
 		for i, c := range counters {
@@ -57,27 +64,28 @@ func (m *Meter) Window(ctx context.Context, name string, w measure.Window, names
 		return nil, err
 	}
 	to, err := read()
+	// Where nothing was done the window goes on until something is, and the rate says how slow that was.
+	for err == nil && to[0] == from[0] {
+		if err = pause(ctx, w.Length/10); err == nil {
+			to, err = read()
+		}
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	seconds := time.Since(began).Seconds()
 	client, server = m.client()-client, m.Server.CPU()-server
-	values := measure.Values{}
+	values = measure.Values{}
 	for i, n := range names {
 		values[n] = (to[i] - from[i]) / seconds
 	}
 	count := to[0] - from[0]
-	if count > 0 && server > 0 {
+	if server > 0 {
 		values["client_us"] = float64(client.Microseconds()) / count
 		values["server_us"] = float64(server.Microseconds()) / count
 	}
-	if err := stopProfile(count); err != nil {
-		return nil, err
-	}
-	if count == 0 {
-		return values, fmt.Errorf("%s: nothing was done within %v", name, w.Length)
-	}
-	return values, nil
+	profiled = true
+	return values, stopProfile(count)
 }
 
 func (m *Meter) client() time.Duration {
