@@ -97,6 +97,7 @@ byte rows[N];             /* and for share: by how many */
 byte delx[N + 1];         /* a delivery's row locked */
 
 byte held[2];             /* the token that an instance believes in */
+byte saw[2];              /* the token of the row that it is about to visit */
 byte surrenders, stales;
 
 /* what a perfect observer knows */
@@ -127,6 +128,8 @@ hidden byte a_, c_, t_;
 
 inline rename_token(from, to)
 {
+	if :: saw[0] == from -> saw[0] = to :: else fi;
+	if :: saw[1] == from -> saw[1] = to :: else fi;
 	for (a_ : 0 .. N - 1) {
 		if :: db.tok[a_] == from -> db.tok[a_] = to :: else fi;
 		if :: db.dtok[a_ + 1] == from -> db.dtok[a_ + 1] = to :: else fi;
@@ -284,18 +287,18 @@ inline choose()
 		   :: lo + BATCH < N -> hi = lo + BATCH
 		   :: else -> hi = N
 		   fi
-		:: db.tok[0] -> what = TAKEOVER; c = 0; seen = db.tok[0]
-		:: db.tok[1] -> what = TAKEOVER; c = 1; seen = db.tok[1]
+		:: db.tok[0] -> what = TAKEOVER; c = 0; saw[i] = db.tok[0]
+		:: db.tok[1] -> what = TAKEOVER; c = 1; saw[i] = db.tok[1]
 #if N > 2
-		:: db.tok[2] -> what = TAKEOVER; c = 2; seen = db.tok[2]
+		:: db.tok[2] -> what = TAKEOVER; c = 2; saw[i] = db.tok[2]
 #endif
 		:: db.del[1] == PENDING -> what = DELIVER; m = 1
-		:: db.del[1] == RUNNING -> what = REDELIVER; m = 1; seen = db.dtok[1]
+		:: db.del[1] == RUNNING -> what = REDELIVER; m = 1; saw[i] = db.dtok[1]
 		:: db.del[2] == PENDING -> what = DELIVER; m = 2
-		:: db.del[2] == RUNNING -> what = REDELIVER; m = 2; seen = db.dtok[2]
+		:: db.del[2] == RUNNING -> what = REDELIVER; m = 2; saw[i] = db.dtok[2]
 #if N > 2
 		:: db.del[3] == PENDING -> what = DELIVER; m = 3
-		:: db.del[3] == RUNNING -> what = REDELIVER; m = 3; seen = db.dtok[3]
+		:: db.del[3] == RUNNING -> what = REDELIVER; m = 3; saw[i] = db.dtok[3]
 #endif
 		:: else -> what = NOTHING
 		fi
@@ -309,12 +312,12 @@ inline visit()
 		if
 		:: what == TAKEOVER ->
 		   if
-		   :: rowx[c] || rows[c] || db.tok[c] != seen -> what = NOTHING
+		   :: rowx[c] || rows[c] || db.tok[c] != saw[i] -> what = NOTHING
 		   :: else -> rowx[c] = 1
 		   fi
 		:: what == REDELIVER ->
 		   if
-		   :: delx[m] || db.del[m] != RUNNING || db.dtok[m] != seen -> what = NOTHING
+		   :: delx[m] || db.del[m] != RUNNING || db.dtok[m] != saw[i] -> what = NOTHING
 		   :: else -> delx[m] = 1
 		   fi
 		:: what == DELIVER ->
@@ -338,7 +341,7 @@ inline open_rows()
 
 inline reset()
 {
-	what = NOTHING; c = 0; m = 0; lo = 0; hi = 0; marks = 0; todo = 0; ok = 0; bad = 0; seen = 0;
+	what = NOTHING; c = 0; m = 0; lo = 0; hi = 0; marks = 0; todo = 0; ok = 0; bad = 0; saw[i] = 0;
 	forget_token()
 }
 
@@ -455,7 +458,7 @@ end:
 
 proctype Instance(byte i)
 {
-	byte what, c, m, lo, hi, marks, todo, ok, bad, seen, part, b2;
+	byte what, c, m, lo, hi, marks, todo, ok, bad, part, b2;
 
 end:	do
 	::
@@ -518,7 +521,7 @@ end:	do
 #ifndef REST_KEEPS_TOKEN
 			      new_claim(part, hi, ANON);
 #else
-			      seen = db.tok[c];
+			      saw[i] = db.tok[c];
 			      new_claim(part, hi, seen);
 #endif
 			      db.tok[c] = MINE(i);
@@ -536,7 +539,7 @@ end:	do
 			   db.free = db.free & ~BIT(c);
 			   printf("instance %d takes over (%d, %d]\n", i, lo, hi)
 			fi;
-			c = 0; seen = 0; unlock_group(); check()
+			c = 0; saw[i] = 0; unlock_group(); check()
 		 }
 	      :: what == DELIVER ->
 		 d_step {
@@ -549,7 +552,7 @@ end:	do
 	      :: what == REDELIVER ->
 		 d_step {
 			printf("instance %d takes over the delivery of %d\n", i, m);
-			delx[m] = 0; what = DELIVER; seen = 0;
+			delx[m] = 0; what = DELIVER; saw[i] = 0;
 			if
 			:: db.solo & BIT(m) -> db.attempt[m]++
 			:: else -> db.solo = db.solo | BIT(m)
@@ -588,7 +591,7 @@ end:	do
 			todo = RANGE(lo, hi) & ~db.done;
 #endif
 #endif
-			marks = 0; seen = 0;
+			marks = 0; saw[i] = 0;
 			what = FRESH;
 			for (a_ : 0 .. N - 1) {
 				assert(!(db.tok[a_] == held[i] && (todo & (db.succ | (db.dead & ~replayed)))))

@@ -1,6 +1,6 @@
 // Package manager runs upkeep: a fixed, small set of duties, each leased in the database, each serving all streams in one bounded pass.
 //
-// A duty is leased for 30 s, renewed by each pass and at the latest at half time, freed on a clean stop. Who holds it is decided by the database; a holder that is frozen past
+// A duty is leased for 30 s, renewed at half time, freed on a clean stop. Who holds it is decided by the database; a holder that is frozen past
 // its lease may run a pass beside its successor, so every pass is repeatable and safe beside another of its kind. Nothing that producers or consumers promise depends on
 // upkeep having run.
 package manager
@@ -31,7 +31,6 @@ const (
 // Store is what the duties need. internal/store implements it.
 type Store interface {
 	TakeDuty(ctx context.Context, name string, holder uuid.UUID, lease time.Duration) (bool, error)
-	RanDuty(ctx context.Context, name string, holder uuid.UUID) error
 	FreeDuties(ctx context.Context, names []string, holder uuid.UUID) error
 	StreamsShortOfLeaves(ctx context.Context, after int) ([]int, error)
 	MakeLeaves(ctx context.Context, stream int) error
@@ -56,7 +55,7 @@ type Duty struct {
 // Duties returns the fixed set.
 func Duties() []Duty {
 	return []Duty{
-		{Name: "inbox", Every: 2 * time.Second, RunOnce: drainInboxes},
+		{Name: "inbox", Every: 5 * time.Second, RunOnce: drainInboxes},
 		{Name: "partitions", Every: 10 * time.Second, RunOnce: makeLeaves},
 		{Name: "inbox-parts", Every: 15 * time.Second, RunOnce: rotateInbox},
 		{Name: "trim", Every: 20 * time.Second, RunOnce: trim},
@@ -195,6 +194,7 @@ func (r *Runner) Stop(ctx context.Context) {
 
 func (r *Runner) run(ctx context.Context, duty Duty) {
 	pause := time.Duration(0)
+	var renew time.Time // until then the lease needs no thought; counted from before it was asked for
 	for {
 		// Jitter keeps the duties of many processes apart.
 		timer := time.NewTimer(pause/2 + rand.N(pause+1))
@@ -204,26 +204,28 @@ func (r *Runner) run(ctx context.Context, duty Duty) {
 			return
 		case <-timer.C:
 		}
-		held, err := r.store.TakeDuty(ctx, duty.Name, r.holder, lease)
-		switch {
-		case err != nil:
-			r.warn(ctx, duty, err)
-			pause = min(max(2*pause, time.Second), lease)
-		case !held:
-			// Somebody else has it; look again when the lease could have ended.
-			pause = lease
-		default:
-			pass, cancel := context.WithTimeout(ctx, lease)
-			err := duty.RunOnce(pass, r.store)
-			cancel()
-			if err == nil {
-				err = r.store.RanDuty(ctx, duty.Name, r.holder)
-			}
+		if now := time.Now(); !now.Before(renew) {
+			held, err := r.store.TakeDuty(ctx, duty.Name, r.holder, lease)
 			if err != nil {
 				r.warn(ctx, duty, err)
+				pause = min(max(2*pause, time.Second), lease)
+				continue
 			}
-			pause = min(duty.Every, lease/2)
+			if !held {
+				// Somebody else has it; look again when the lease could have ended.
+				pause = lease
+				continue
+			}
+			renew = now.Add(lease / 2)
 		}
+		// A pass that hangs ends before the lease does.
+		pass, cancel := context.WithTimeout(ctx, lease/2)
+		err := duty.RunOnce(pass, r.store)
+		cancel()
+		if err != nil {
+			r.warn(ctx, duty, err)
+		}
+		pause = duty.Every
 	}
 }
 

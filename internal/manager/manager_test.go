@@ -52,8 +52,6 @@ func (l *leases) TakeDuty(_ context.Context, name string, holder uuid.UUID, d ti
 	return true, nil
 }
 
-func (l *leases) RanDuty(context.Context, string, uuid.UUID) error { return nil }
-
 func (l *leases) FreeDuties(_ context.Context, names []string, holder uuid.UUID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,7 +94,7 @@ func TestOneRunnerHoldsADuty(t *testing.T) {
 		if before < 300 || other != 0 {
 			t.Errorf("%d and %d passes: want all from the holder", before, other)
 		}
-		if taken > before+60 {
+		if taken > before/4 {
 			t.Errorf("%d attempts to take the duty for %d passes", taken, before)
 		}
 		a.Stop(t.Context())

@@ -21,43 +21,9 @@ func (s *Store) TakeDuty(ctx context.Context, name string, holder uuid.UUID, lea
 	return err == nil, ClassifyNoEffect("take duty", strconv.Quote(name), err)
 }
 
-// RanDuty notes that a duty ran.
-func (s *Store) RanDuty(ctx context.Context, name string, holder uuid.UUID) error {
-	return s.exec(ctx, "ran_duty", "note duty", strconv.Quote(name), name, holder)
-}
-
 // FreeDuties gives duties up.
 func (s *Store) FreeDuties(ctx context.Context, names []string, holder uuid.UUID) error {
 	return s.exec(ctx, "free_duty", "free", "duties", names, holder)
-}
-
-// DutyLease is how long a duty is still held, and by whom.
-type DutyLease struct {
-	Holder uuid.UUID
-	Left   time.Duration
-}
-
-// Duties returns the leases on all duties that ever ran.
-func (s *Store) Duties(ctx context.Context) (map[string]DutyLease, error) {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
-	rows, err := s.control.Query(ctx, s.text["duty_left"])
-	if err != nil {
-		return nil, ClassifyNoEffect("look at", "duties", err)
-	}
-	defer rows.Close()
-	all := map[string]DutyLease{}
-	for rows.Next() {
-		var name string
-		var lease DutyLease
-		var left float64
-		if err := rows.Scan(&name, &lease.Holder, &left); err != nil {
-			return nil, ClassifyNoEffect("look at", "duties", err)
-		}
-		lease.Left = time.Duration(left * float64(time.Second))
-		all[name] = lease
-	}
-	return all, ClassifyNoEffect("look at", "duties", rows.Err())
 }
 
 // StreamsShortOfLeaves returns at most 100 streams, with ids above after, that have fewer than two leaves ahead.
