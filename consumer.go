@@ -71,7 +71,7 @@ func (c *Consumer[T]) Consume(ctx context.Context, f func(ctx context.Context, p
 		return invalid(diag.InvalidOption, "consume", c.core.object, "the handler is nil")
 	}
 	codec, version := c.core.stream.codec, versionOf[T]()
-	return c.core.consume(ctx, opts, func(ctx context.Context, m *delivery.Message, a consume.Attempt) error {
+	return c.core.consume(ctx, opts, func(ctx context.Context, m *delivery.Message, _ consume.Attempt) error {
 		if m.SchemaVersion != version {
 			return consume.NotConvertible(m.SchemaVersion)
 		}
@@ -79,7 +79,7 @@ func (c *Consumer[T]) Consume(ctx context.Context, f func(ctx context.Context, p
 		if err := codec.Unmarshal(m.Payload, payload); err != nil {
 			return consume.NotDecodable(err)
 		}
-		return f(withMeta(ctx, m, a), payload)
+		return f(ctx, payload)
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/sqlstreams/sqlstreams/internal/consume"
-	"github.com/sqlstreams/sqlstreams/internal/delivery"
 )
 
 // Meta is what a handler can know of its message beside the payload.
@@ -19,7 +18,7 @@ type Meta struct {
 	SchemaVersion int
 	// Attempt is the number of recorded failures + 1. An attempt whose result was not recorded (a crash, a lost lease) is not counted.
 	Attempt int
-	// Redelivered: the message's range, or its delivery, was claimed before, so it may have run already.
+	// Redelivered: the message's range, or its delivery, was claimed before, so it may have run already. (Not surely: an instance gives back what it cannot start in time.)
 	Redelivered bool
 	ProducedAt  time.Time // by the database's clock, when it was handed over
 	AppendedAt  time.Time // when it got its id
@@ -28,25 +27,12 @@ type Meta struct {
 	LeaseDeadline time.Time
 }
 
-type metaKey struct{}
-
-type metaSource struct {
-	message *delivery.Message
-	attempt consume.Attempt
-}
-
-// withMeta keeps what Meta is made of; it is made when somebody asks.
-func withMeta(ctx context.Context, m *delivery.Message, a consume.Attempt) context.Context {
-	return context.WithValue(ctx, metaKey{}, metaSource{message: m, attempt: a})
-}
-
 // MetaFromContext returns what is known of the message whose handler got ctx; false elsewhere.
 func MetaFromContext(ctx context.Context) (Meta, bool) {
-	s, ok := ctx.Value(metaKey{}).(metaSource)
+	m, a, ok := consume.FromContext(ctx)
 	if !ok {
 		return Meta{}, false
 	}
-	m, a := s.message, s.attempt
 	meta := Meta{
 		Stream: a.Stream, Group: a.Group, ID: m.ID, Key: m.Key, RoutingKey: m.RoutingKey, SchemaVersion: m.SchemaVersion, Attempt: a.Attempt, Redelivered: a.Redelivered,
 		ProducedAt: m.ProducedAt, AppendedAt: m.AppendedAt, ScheduledAt: m.ScheduledAt, LeaseDeadline: a.LeaseDeadline,

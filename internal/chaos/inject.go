@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -218,12 +219,13 @@ func (r *run) crash(ctx context.Context, pid int) error {
 	return r.up(ctx)
 }
 
-// up waits until the server answers, and writes it down.
+// up waits until the server takes connections, and writes it down. Connections that were open prove nothing: the server ends them one after the other.
 func (r *run) up(ctx context.Context) error {
+	r.pool.Reset()
 	for deadline := time.Now().Add(time.Minute); ; {
-		err := r.pool.Ping(ctx)
+		conn, err := pgx.Connect(ctx, r.server.SocketDSN(databaseName))
 		if err == nil {
-			return r.fault(ledger.ServerStart, nil, "")
+			return errors.Join(conn.Close(ctx), r.fault(ledger.ServerStart, nil, ""))
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("the server did not come back: %w", err)

@@ -63,8 +63,11 @@ func (m *machine) attemptEvent(t *task, now instant, took int64, v *verdict) {
 		if v.kind == delivery.Failed && e.Attempt >= t.policy.MaxAttempts {
 			e.Outcome, e.Reason = delivery.Dead, delivery.Exhausted
 		}
-		if v.abandoned {
+		switch {
+		case v.abandoned:
 			e.Code = diag.HardTimeout
+		case v.reason == delivery.Undecodable:
+			e.Code = diag.Undecodable
 		}
 	}
 	m.event(e, now)

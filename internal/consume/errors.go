@@ -13,7 +13,7 @@ import (
 )
 
 // ErrStopping is the cause with which handlers' contexts end when StopTimeout is over.
-const ErrStopping = diag.ErrStopping
+const ErrStopping = diag.Sentinel(diag.Stopping)
 
 // Bounds of what a handler can say.
 const (
