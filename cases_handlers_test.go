@@ -100,44 +100,48 @@ func TestHandlersThatMisbehave(t *testing.T) {
 	}
 }
 
-// A handler returns after another instance has taken its range: its result is refused, whether it succeeded or not, and the session goes on.
+// A handler returns after another instance has taken its range, which runs there still: its result is refused, whether it succeeded or not, and the range stays the other one's.
 func TestResultAfterTheLeaseIsRefused(t *testing.T) {
 	client, db, pool := open(t, &sqlstreams.ClientConfig{DisableManager: true})
 	stream := register[WelcomeEmail](t, client, "s")
-	slow := group(t, stream, "g", &sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{MaxAttempts: 1}})
-	quick := group(t, register[WelcomeEmail](t, openOn(t, pool, &sqlstreams.ClientConfig{DisableManager: true}), "s"), "g", nil)
+	late := group(t, stream, "g", &sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{MaxAttempts: 1}})
+	next := group(t, register[WelcomeEmail](t, openOn(t, pool, &sqlstreams.ClientConfig{DisableManager: true}), "s"), "g", nil)
 	produceAll(t, stream, "a", "b")
-	entered, leave := make(chan string, 10), make(chan error)
-	r := consume(t, slow, &sqlstreams.ConsumeOptions{Handlers: 2}, func(_ context.Context, m *WelcomeEmail) error {
-		entered <- m.UserID
-		return <-leave
-	})
-	<-entered
-	<-entered
+	handler := func(entered chan<- string, leave <-chan error) func(context.Context, *WelcomeEmail) error {
+		return func(_ context.Context, m *WelcomeEmail) error {
+			entered <- m.UserID
+			return <-leave
+		}
+	}
+	lateEntered, lateLeave, nextEntered, nextLeave := make(chan string, 10), make(chan error), make(chan string, 10), make(chan error)
+	r := consume(t, late, &sqlstreams.ConsumeOptions{Handlers: 2}, handler(lateEntered, lateLeave))
+	<-lateEntered
+	<-lateEntered
 	db.Exec(t, `update sqlstreams.claim set expires_at = clock_timestamp()`)
-	var runs tally
-	other := consume(t, quick, nil, func(_ context.Context, m *WelcomeEmail) error { runs.add(m.UserID); return nil })
-	pgtest.Eventually(t, 10*time.Second, "the other instance has handled and recorded them", func() bool {
-		return runs.distinct() == 2 && db.QueryInt(t, `select count(*) from sqlstreams.claim`) == 0
-	})
-	other.stop(t)
+	other := consume(t, next, &sqlstreams.ConsumeOptions{Handlers: 2}, handler(nextEntered, nextLeave))
+	<-nextEntered
+	<-nextEntered
 	tables := []string{"cursor", "claim", "done", "delivery", "dead_letter", "attempt"}
 	before := content(t, db, tables...)
-	leave <- nil
-	leave <- sqlstreams.Terminal(errors.New("too late"))
-	pgtest.Eventually(t, 10*time.Second, "the loss is counted", func() bool { return slow.Health().LeaseLost == 1 })
+	lateLeave <- nil
+	lateLeave <- sqlstreams.Terminal(errors.New("too late"))
+	pgtest.Eventually(t, 10*time.Second, "the loss is counted", func() bool { return late.Health().LeaseLost == 1 })
 	if after := content(t, db, tables...); after != before {
 		t.Errorf("a result whose lease was gone changed\n%sto\n%s", before, after)
 	}
+	nextLeave <- nil
+	nextLeave <- nil
+	pgtest.Eventually(t, 10*time.Second, "the other's results are recorded", func() bool { return db.QueryInt(t, `select count(*) from sqlstreams.claim`) == 0 })
+	other.stop(t)
+	if h := next.Health(); h.LeaseLost != 0 || h.Succeeded != 2 {
+		t.Errorf("the other: %+v", h)
+	}
 	produceAll(t, stream, "c")
-	if user := <-entered; user != "c" {
+	if user := <-lateEntered; user != "c" {
 		t.Errorf("%s ran again", user)
 	}
-	leave <- nil
+	lateLeave <- nil
 	r.stop(t)
-	if runs.total() != 2 {
-		t.Errorf("%d runs in the other instance", runs.total())
-	}
 }
 
 // Case 11: the lease counts from the moment the claim is made, not from when the statement, or the transaction it came in, began to wait.
@@ -225,6 +229,42 @@ func TestHandlersThatHoldTheCallersConnections(t *testing.T) {
 	if h := instance.Health(); h.Failed != 0 || h.Stale != 0 || h.LeaseLost != 0 || h.Abandoned != 0 {
 		t.Errorf("%+v", h)
 	}
+}
+
+// Two handlers hold every connection of the caller's pool for as long as they like; others are claimed, run and recorded meanwhile.
+func TestHandlersThatHoldEveryConnectionDelayNoRecord(t *testing.T) {
+	db := pgtest.NewDatabase(t)
+	pool := db.PoolConfig(t, func(c *pgxpool.Config) { c.MaxConns = 2 })
+	stream := register[WelcomeEmail](t, openOn(t, pool, nil), "s")
+	instance := group(t, stream, "g", nil)
+	elsewhere := register[WelcomeEmail](t, openOn(t, db.Pool(t), nil), "s")
+	holding, release := make(chan struct{}, 2), make(chan struct{})
+	r := consume(t, instance, nil, func(ctx context.Context, m *WelcomeEmail) error {
+		if m.UserID != "holds" {
+			return nil
+		}
+		conn, err := pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		holding <- struct{}{}
+		<-release
+		return nil
+	})
+	produceAll(t, elsewhere, "holds", "holds")
+	<-holding
+	<-holding
+	for i := range 5 {
+		produceAll(t, elsewhere, numbered(fmt.Sprint(i), 5)...)
+		pgtest.Eventually(t, 10*time.Second, "the others are claimed, run and recorded", func() bool {
+			h := instance.Health()
+			return h.Succeeded == int64(5*(i+1)) && h.Running == 2 && h.Ranges == 1 && db.QueryInt(t, `select count(*) from sqlstreams.claim`) == 1
+		})
+	}
+	close(release)
+	pgtest.Eventually(t, 10*time.Second, "the two are recorded", func() bool { return instance.Health().Succeeded == 27 && instance.Health().Ranges == 0 })
+	r.stop(t)
 }
 
 // The handler's time changes suddenly, with the shortest queue margin: at each change at most one range goes stale and is told of, and unless one did nothing runs twice.

@@ -373,6 +373,7 @@ inline run_effects()
 	do
 	:: b2 > N -> break
 	:: b2 <= N && !(todo & BIT(b2)) -> b2++
+	:: b2 <= N && (todo & BIT(b2)) && part -> b2++
 	:: b2 <= N && (todo & BIT(b2)) ->
 	   atomic {
 		eout[i] != E_BUSY ->
@@ -522,7 +523,7 @@ end:	do
 			      new_claim(part, hi, ANON);
 #else
 			      saw[i] = db.tok[c];
-			      new_claim(part, hi, seen);
+			      new_claim(part, hi, saw[i]);
 #endif
 			      db.tok[c] = MINE(i);
 			      db.reclaims[part] = db.reclaims[c];
@@ -690,7 +691,9 @@ again:	      if
 #endif
 			   db.free = db.free | BIT(c);
 			   db.stale[c] = 0;
+#ifndef SURRENDER_KEEPS_TOKEN
 			   db.tok[c] = ANON
+#endif
 			:: else ->
 			   db.done = db.done & ~RANGE(lo, hi);
 			   drop_claim(c)
@@ -798,7 +801,7 @@ proctype Server()
 #if REDRIVES > 0 || SEEKS > 0
 proctype Operator()
 {
-	byte n, to;
+	byte n, k, to;
 
 	do
 #if REDRIVES > 0
@@ -813,14 +816,24 @@ proctype Operator()
 		od;
 		printf("message %d is redriven\n", c_);
 		db.dead = db.dead & ~BIT(c_); acked_dead = acked_dead & ~BIT(c_);
+#ifndef REDRIVEN_BESIDE_REPLAY
+		/* after a seek back it may be on its way already */
+		to = db.claimed < c_ || db.del[c_];
+		for (a_ : 0 .. N - 1) {
+			to = to || (db.tok[a_] && (RANGE(a_, db.high[a_]) & ~db.done & BIT(c_)))
+		}
+		if :: to :: else -> new_delivery(c_, 0); db.succ = db.succ & ~BIT(c_) fi;
+		to = 0;
+#else
 		new_delivery(c_, 0);
+#endif
 		on_disk_clear();
 		glock = NONE; check()
 	   }
 #endif
 #if SEEKS > 0
-	:: n < SEEKS ->
-	   n++;
+	:: k < SEEKS ->
+	   k++;
 	   if
 	   :: to = 0
 	   :: to = 1

@@ -58,8 +58,8 @@ check() {
 		return
 	fi
 	dir=$work/$ran
-	level=-O2
-	[ "$expected" = ok ] || level=-O1
+	level=-O1
+	[ "$expected" = ok ] || level=-O0
 	verdict=FAILED states=- depth=- seconds=- why=
 	if build "$dir" "$file" "$level -DSAFETY" "$@"; then
 		(cd "$dir" && ./pan -m100000 -w23 >out 2>&1)
@@ -133,6 +133,7 @@ check lease-redrive                  lease   ok    -DN=2 -DREDRIVES=1
 check lease-server-crash             lease   ok    -DN=2 -DCRASHES=1
 check lease-surrender-stale          lease   ok    -DN=2 -DSURRENDERS=1 -DSTALES=2
 check lease-seek                     lease   ok    -DN=2 -DSEEKS=1
+check lease-seek-redrive             lease   ok    -DN=2 -DSEEKS=1 -DREDRIVES=1 -DMAX_ATTEMPTS=1
 check lease-effects                  lease   ok    -DN=2 -DEFFECTS -DMAX_RECLAIMS=0
 check lease-effects-surrender        lease   ok    -DN=2 -DEFFECTS -DMAX_RECLAIMS=0 -DMAX_ATTEMPTS=1 -DSURRENDERS=1
 check lease-effects-seek             lease   ok    -DN=2 -DEFFECTS -DONE_INSTANCE -DSEEKS=1
@@ -145,9 +146,11 @@ check done-marks-read-with-the-claim lease   fails -DN=2 -DEFFECTS -DONE_INSTANC
 check break-up-in-one-statement      lease   fails -DN=2 -DEFFECTS -DONE_INSTANCE -DMAX_RECLAIMS=0 -DBREAKUP_ONE_STATEMENT
 check record-in-one-statement        lease   fails -DN=2 -DEFFECTS -DONE_INSTANCE -DMAX_RECLAIMS=0 -DRECORD_ONE_STATEMENT
 check surrender-marks-only-success   lease   fails -DN=2 -DSURRENDERS=1 -DSURRENDER_MARKS_SUCCESS
+check surrender-keeps-token          lease   fails -DN=2 -DEFFECTS -DONE_INSTANCE -DSURRENDERS=1 -DSURRENDER_KEEPS_TOKEN
 check range-mark-ends-a-delivery     lease   fails -DN=2 -DSURRENDERS=1 -DRANGE_MARK_ENDS_DELIVERY
 check rest-of-a-range-keeps-token    lease   fails -DN=2 -DSTALES=2 -DREST_KEEPS_TOKEN -DREST=1
 check dead-letter-committed-async    lease   fails -DN=2 -DCRASHES=1 -DMAX_ATTEMPTS=1 -DASYNC_DEAD
+check redriven-beside-a-replay       lease   fails -DN=2 -DSEEKS=1 -DREDRIVES=1 -DMAX_ATTEMPTS=1 -DREDRIVEN_BESIDE_REPLAY
 check seek-in-one-statement          lease   fails -DN=2 -DEFFECTS -DONE_INSTANCE -DSEEKS=1 -DSEEK_ONE_STATEMENT
 
 # -- solo runs -------------------------------------------------------------------

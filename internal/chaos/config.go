@@ -50,7 +50,7 @@ type Config struct {
 	Sabotage string
 	// Executable is the program whose processes are workers if IsWorker says so. Default: this one.
 	Executable string
-	// Out gets what happens, line by line. Default: nobody.
+	// Out gets what happens, line by line, and where ledgers and logs are if not all went well. Default: nobody.
 	Out io.Writer
 
 	// settings are further settings of the server, for scripts.
@@ -115,8 +115,6 @@ type Result struct {
 	Skipped int
 	// Drained is how long the groups took to finish after the last fault; 0: they did not.
 	Drained time.Duration
-	// Kept is the folder with ledgers and logs; empty: removed, as all went well.
-	Kept string
 }
 
 // Verdict is the report's, unless the run itself has something to complain of.
@@ -132,9 +130,6 @@ func (r *Result) String() string {
 	text := r.Report.String()
 	for _, c := range r.Complaints {
 		text += "complaint: " + c + "\n"
-	}
-	if r.Kept != "" {
-		text += "ledgers and logs are kept in " + r.Kept + "\n"
 	}
 	return text
 }

@@ -134,6 +134,9 @@ func (r *run) stop(p *process) error {
 	if err := r.fault(ledger.Stop, p, ""); err != nil {
 		return err
 	}
+	if err := r.thaw.tell(ledger.Stop, p.cmd.Process.Pid); err != nil {
+		return err
+	}
 	p.stopped = true
 	return signal(p, sigStop)
 }
@@ -144,7 +147,7 @@ func (r *run) cont(p *process) error {
 		return err
 	}
 	p.stopped = false
-	return r.fault(ledger.Cont, p, "")
+	return errors.Join(r.thaw.tell(ledger.Cont, p.cmd.Process.Pid), r.fault(ledger.Cont, p, ""))
 }
 
 // replace starts a process in the place of another.

@@ -36,6 +36,7 @@ type run struct {
 	dsn    string // for workers, who are no superusers
 	pool   *pgxpool.Pool
 	book   *ledger.Writer
+	thaw   *thawer
 	began  time.Time
 
 	processes []*process
@@ -62,7 +63,11 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 		return nil, err
 	}
 	result, err := r.whole(ctx)
-	return result, errors.Join(err, r.close(err == nil && result.Verdict() == ledger.Pass))
+	good := err == nil && result.Verdict() == ledger.Pass
+	if !good {
+		r.say("ledgers and logs are kept in %s", r.dir)
+	}
+	return result, errors.Join(err, r.close(good))
 }
 
 // open starts the server and makes the schema and the stream.
@@ -87,6 +92,9 @@ func (r *run) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	if r.book, err = ledger.Create(r.books, ledger.Process{Name: "run", Role: "run", PID: os.Getpid()}); err != nil {
+		return err
+	}
+	if r.thaw, err = startThawer(); err != nil {
 		return err
 	}
 	if r.server, err = pgserver.Start(ctx, pgserver.Options{Durable: !r.cfg.Quick, Settings: r.cfg.settings}); err != nil {
@@ -142,6 +150,9 @@ func (r *run) close(remove bool) error {
 		}
 	}
 	r.wg.Wait()
+	if r.thaw != nil {
+		errs = append(errs, r.thaw.close())
+	}
 	if r.pool != nil {
 		r.pool.Close()
 	}
@@ -319,9 +330,6 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 	r.mu.Lock()
 	result.Complaints = r.complaints
 	r.mu.Unlock()
-	if result.Verdict() != ledger.Pass {
-		result.Kept = r.dir
-	}
 	return result, nil
 }
 

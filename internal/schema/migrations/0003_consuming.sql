@@ -228,7 +228,8 @@ begin
     for item in select x.low, x.token, x.prefix, x.done, x.outcomes
                from json_to_recordset(req.surrenders) as x (low bigint, token uuid, prefix bigint, done json, outcomes json) order by x.low
     loop
-        update {schema}.claim c set low = greatest(item.prefix, c.low), expires_at = v_now, excused = true
+        -- Under a token that nobody has: what a handler that was abandoned still does under the old one must be refused.
+        update {schema}.claim c set low = greatest(item.prefix, c.low), token = gen_random_uuid(), expires_at = v_now, excused = true
          where c.group_id = req.group_id and c.low = item.low and c.token = item.token and c.high > item.prefix returning c.high into v_high;
         if not found then
             v_lost := v_lost || json_build_object('low', item.low, 'token', item.token);
