@@ -53,6 +53,7 @@ func arrows() []allowed {
 		{"internal/storetest", []string{"internal/consume", "internal/delivery", "internal/diag"}, []string{uuid, gocmp, rapid}},
 		{"internal/ledger", nil, []string{uuid}},
 		{"internal/archtest", nil, nil},
+		{"model", nil, nil},
 
 		// Programs.
 		{"internal/chaos/...", everything, []string{pgx, uuid, xsync}},

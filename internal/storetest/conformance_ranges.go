@@ -142,6 +142,10 @@ func surrender(t *testing.T, s *site) {
 	if len(reply.LostRanges) != 0 {
 		t.Errorf("lost %v", reply.LostRanges)
 	}
+	// Nobody holds it: what is still done under the old token is refused.
+	if reply := s.work(t, delivery.WorkRequest{Results: []delivery.RangeResult{{RangeRef: ref(r)}}}); len(reply.LostRanges) != 1 {
+		t.Errorf("a result under the surrendered token was accepted: %+v", reply)
+	}
 	for range 5 { // however often
 		b := s.over(t, 1000).Range
 		if b == nil || b.Low != 0 || b.High != 4 || b.Reclaims != 0 || b.Stale != 0 {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/sqlstreams/sqlstreams/internal/delivery"
 )
 
@@ -158,7 +160,7 @@ func (g *group) giveBack(s *stream, req *delivery.WorkRequest, now time.Time, re
 		c := g.claims[at]
 		g.settle(s, r.Outcomes, now)
 		g.clearDone(c.low, r.Prefix)
-		c.low, c.expires, c.excused = max(c.low, r.Prefix), now, true
+		c.low, c.token, c.expires, c.excused = max(c.low, r.Prefix), uuid.New(), now, true
 		for _, id := range r.Done {
 			g.done[id] = true
 		}
