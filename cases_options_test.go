@@ -193,6 +193,42 @@ func TestAttempt310WaitsForMaxDelay(t *testing.T) {
 	}
 }
 
+// MaxRangeReclaims can be turned off: a range is broken up at its first expiry, and each of its messages runs alone.
+func TestRangesAreBrokenUpAtTheFirstExpiryWhereReclaimsAreOff(t *testing.T) {
+	client, db, pool := open(t, &sqlstreams.ClientConfig{DisableManager: true})
+	stream := register[WelcomeEmail](t, client, "s")
+	config := &sqlstreams.ConsumerConfig{MaxRangeReclaims: sqlstreams.Off}
+	next := group(t, register[WelcomeEmail](t, openOn(t, pool, &sqlstreams.ClientConfig{DisableManager: true}), "s"), "g", config)
+	first := group(t, stream, "g", config)
+	produceAll(t, stream, "a", "b", "c")
+	entered, leave := make(chan struct{}, 10), make(chan struct{})
+	consume(t, first, &sqlstreams.ConsumeOptions{Handlers: 3}, func(context.Context, *WelcomeEmail) error {
+		entered <- struct{}{}
+		<-leave
+		return nil
+	})
+	defer close(leave)
+	for range 3 {
+		<-entered
+	}
+	db.Exec(t, `update sqlstreams.claim set expires_at = clock_timestamp()`)
+	var runs tally
+	var at, most atomic.Int32
+	consume(t, next, nil, func(_ context.Context, m *WelcomeEmail) error {
+		runs.add(m.UserID)
+		most.Store(max(most.Load(), at.Add(1)))
+		pause(20 * time.Millisecond)
+		at.Add(-1)
+		return nil
+	})
+	pgtest.Eventually(t, 20*time.Second, "each has run", func() bool {
+		return runs.distinct() == 3 && db.QueryInt(t, `select (select count(*) from sqlstreams.delivery) + (select count(*) from sqlstreams.claim)`) == 0
+	})
+	if h := next.Health(); h.BrokenUp != 3 || h.Reclaimed != 0 || most.Load() != 1 || runs.total() != 3 {
+		t.Errorf("%+v; %d ran at once; %d runs", h, most.Load(), runs.total())
+	}
+}
+
 // What a handler asks for is bounded as well.
 func TestDelaysThatHandlersAskForAreBounded(t *testing.T) {
 	client, db, _ := open(t, nil)

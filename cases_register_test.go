@@ -123,7 +123,7 @@ func TestDeletingAStreamThatIsInUse(t *testing.T) {
 			}, nil)
 		}()
 		email := &WelcomeEmail{UserID: fmt.Sprint(round)}
-		var producers sync.WaitGroup
+		var users sync.WaitGroup
 		for _, produce := range []func() error{
 			func() error { _, err := stream.Producer(nil).Produce(ctx, email, nil); return err },
 			func() error {
@@ -143,7 +143,7 @@ func TestDeletingAStreamThatIsInUse(t *testing.T) {
 				})
 			},
 		} {
-			producers.Go(func() {
+			users.Go(func() {
 				for {
 					if err := produce(); err != nil {
 						coded(t, err, sqlstreams.ErrStreamNotFound, false)
@@ -152,12 +152,22 @@ func TestDeletingAStreamThatIsInUse(t *testing.T) {
 				}
 			})
 		}
+		users.Go(func() {
+			for {
+				if _, err := client.GetGroup(ctx, "s", "g"); err != nil {
+					if !errors.Is(err, sqlstreams.ErrStreamNotFound) && !errors.Is(err, sqlstreams.ErrGroupNotFound) {
+						t.Errorf("looking at its group: %v", err)
+					}
+					return
+				}
+			}
+		})
 		pgtest.Eventually(t, 20*time.Second, "it is in use", func() bool { return handled.Load() >= 20 })
 		if err := client.DeleteStream(ctx, "s"); err != nil {
 			t.Fatal(err)
 		}
-		producers.Wait()
-		if err := <-session; !errors.Is(err, sqlstreams.ErrStreamNotFound) && !errors.Is(err, sqlstreams.ErrGroupNotFound) {
+		users.Wait()
+		if err := <-session; !errors.Is(err, sqlstreams.ErrStreamNotFound) && !errors.Is(err, sqlstreams.ErrGroupNotFound) || !strings.Contains(err.Error(), `group "g" of stream "s"`) {
 			t.Errorf("the consumer of a deleted stream: %v", err)
 		}
 		if _, err := client.GetStream(ctx, "s"); !errors.Is(err, sqlstreams.ErrStreamNotFound) {

@@ -127,6 +127,37 @@ func TestStoppingBeforeStartingTwiceAndAfter(t *testing.T) {
 	}
 }
 
+// A program that creates the schema is stopped at any moment of it: what it had committed stays, nothing is half done, and the next one goes on from there.
+func TestStoppingWhileTheSchemaIsCreated(t *testing.T) {
+	nothingLeft(t)
+	db := pgtest.NewDatabase(t)
+	pool := named(t, db)
+	stopped := 0
+	for range 15 {
+		ctx, cancel := context.WithTimeout(t.Context(), rand.N(250*time.Millisecond))
+		client, err := sqlstreams.NewClient(ctx, pool, &sqlstreams.ClientConfig{Logger: quiet()})
+		cancel()
+		if err != nil {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("stopped by its context: %v", err)
+			}
+			stopped++
+			continue
+		}
+		closed(t, client)
+	}
+	client := openOn(t, pool, nil)
+	produceAll(t, register[WelcomeEmail](t, client, "s"), "u")
+	closed(t, client)
+	noTransaction(t, db)
+	pool.Close()
+	noSession(t, db)
+	t.Logf("stopped %d of 15 times", stopped)
+	if stopped == 0 {
+		t.Error("none was stopped")
+	}
+}
+
 // Consume and Close begin at the same moment, in every order that the scheduler finds, with messages on their way.
 func TestStoppingWhileStarting(t *testing.T) {
 	nothingLeft(t)

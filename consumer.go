@@ -212,5 +212,5 @@ func (c *consumer) consume(ctx context.Context, opts *ConsumeOptions, handler co
 	defer cancel()
 	unlink := context.AfterFunc(client.stop, cancel)
 	defer unlink()
-	return session.Run(ctx)
+	return renamed(session.Run(ctx), c.object)
 }

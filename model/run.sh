@@ -143,12 +143,13 @@ check claim-without-lock             lease   fails -DN=2 -DNO_GROUP_LOCK
 check claim-lock-in-one-snapshot     lease   fails -DN=2 -DGROUP_LOCK_ONE_SNAPSHOT
 check done-marks-ignored             lease   fails -DN=2 -DSURRENDERS=1 -DMARKS_IGNORED
 check done-marks-read-with-the-claim lease   fails -DN=2 -DEFFECTS -DONE_INSTANCE -DMARKS_WITH_CLAIM
+check effects-checked-without-lock   lease   fails -DN=2 -DEFFECTS -DONE_INSTANCE -DCHECK_WITHOUT_ROW_LOCK
 check break-up-in-one-statement      lease   fails -DN=2 -DEFFECTS -DONE_INSTANCE -DMAX_RECLAIMS=0 -DBREAKUP_ONE_STATEMENT
 check record-in-one-statement        lease   fails -DN=2 -DEFFECTS -DONE_INSTANCE -DMAX_RECLAIMS=0 -DRECORD_ONE_STATEMENT
 check surrender-marks-only-success   lease   fails -DN=2 -DSURRENDERS=1 -DSURRENDER_MARKS_SUCCESS
 check surrender-keeps-token          lease   fails -DN=2 -DEFFECTS -DONE_INSTANCE -DSURRENDERS=1 -DSURRENDER_KEEPS_TOKEN
 check range-mark-ends-a-delivery     lease   fails -DN=2 -DSURRENDERS=1 -DRANGE_MARK_ENDS_DELIVERY
-check rest-of-a-range-keeps-token    lease   fails -DN=2 -DSTALES=2 -DREST_KEEPS_TOKEN -DREST=1
+check rest-of-a-range-keeps-token    lease   fails -DN=2 -DSTALES=2 -DREST_KEEPS_TOKEN
 check dead-letter-committed-async    lease   fails -DN=2 -DCRASHES=1 -DMAX_ATTEMPTS=1 -DASYNC_DEAD
 check redriven-beside-a-replay       lease   fails -DN=2 -DSEEKS=1 -DREDRIVES=1 -DMAX_ATTEMPTS=1 -DREDRIVEN_BESIDE_REPLAY
 check seek-in-one-statement          lease   fails -DN=2 -DEFFECTS -DONE_INSTANCE -DSEEKS=1 -DSEEK_ONE_STATEMENT

@@ -211,12 +211,15 @@ func (r *run) undoRange(t *testing.T) bool {
 	a := r.consumer(t, "a", 2, 600*time.Millisecond)
 	r.started(t, "a", 2)
 	must(t, r.stop(a))
+	frozen := time.Now()
 	var pid int
 	must(t, r.pool.QueryRow(t.Context(), `select min(pid) from pg_stat_activity where application_name = 'a'`).Scan(&pid))
 	must(t, r.crash(t.Context(), pid))
 	if r.claims(t) > 0 {
 		return false
 	}
+	// A connection that was idle for over a second is looked at before it is used: A will not learn from a broken one that something happened.
+	r.eventually(t, "A's connections were idle for long enough", func() bool { return time.Since(frozen) > 1500*time.Millisecond })
 	b := r.consumer(t, "b", 10, 900*time.Millisecond)
 	r.started(t, "b", 10)
 	must(t, r.stop(b))

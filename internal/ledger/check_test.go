@@ -206,6 +206,10 @@ func TestEachRepetitionHasItsExplanation(t *testing.T) {
 		}},
 		{ByConnection, func(s *scene) { s.fault(Fault{At: at(1000), Kind: TerminateConn, Target: "b1"}) }},
 		{ByExpiry, func(s *scene) {
+			// It was told before the handler came to its first word.
+			s.ledger("b1").Events = []Event{{At: at(250), Kind: ToldStale, Stream: streamName, Group: "b", Low: 0, High: 7}}
+		}},
+		{ByExpiry, func(s *scene) {
 			s.ledger("b1").Events = []Event{{At: at(300), Kind: ToldStale, Stream: streamName, Group: "b", Low: 0, High: 7}}
 		}},
 		{ByExpiry, func(s *scene) {
@@ -239,6 +243,13 @@ func TestWhatEndsALeaseEarlyIsNoOverlap(t *testing.T) {
 			s.ledger("b1").Leaving = at(600)
 			s.run("b2", "b", 7, 700, 710, 690+lease, 1, OK)
 		},
+		"a crash of the server between the claim and the run": func(s *scene) {
+			r := s.runs("b1", 7)[0]
+			r.Began, r.Ended, r.Lease = at(1200), at(1210), at(lease+100)
+			s.fault(Fault{At: at(120), Kind: KillBackend})
+			s.fault(Fault{At: at(300), Kind: ServerStart})
+			s.run("b2", "b", 7, 1300, 1310, 1250+lease, 1, OK)
+		},
 		"a crash of the server": func(s *scene) {
 			s.fault(Fault{At: at(400), Kind: KillBackend})
 			s.fault(Fault{At: at(600), Kind: ServerStart})
@@ -261,9 +272,16 @@ func TestALostLeaseThatMayBeLostIsNoFinding(t *testing.T) {
 		l.Events = append(l.Events, Event{At: at(ms), Kind: ToldLeaseLost, Stream: streamName, Group: "b", Low: 0, High: 7})
 	}
 	for name, change := range map[string]func(*scene){
-		"after its end":                      func(s *scene) { told(s, 190+lease) },
-		"its connection was cut":             func(s *scene) { told(s, 900); s.fault(Fault{At: at(800), Kind: TerminateConn, Target: "b1"}) },
-		"the server crashed":                 func(s *scene) { told(s, 900); s.fault(Fault{At: at(800), Kind: ServerImmediate}) },
+		"after its end":          func(s *scene) { told(s, 190+lease) },
+		"its connection was cut": func(s *scene) { told(s, 900); s.fault(Fault{At: at(800), Kind: TerminateConn, Target: "b1"}) },
+		"the server crashed":     func(s *scene) { told(s, 900); s.fault(Fault{At: at(800), Kind: ServerImmediate}) },
+		"the server crashed between the claim and the run": func(s *scene) {
+			l := s.ledger("b2")
+			s.run("b2", "b", 7, 4900, 4910, 3000+lease, 1, OK)
+			l.Events = append(l.Events, Event{At: at(5000), Kind: ToldLeaseLost, Stream: streamName, Group: "b", Low: 6, High: 7})
+			s.fault(Fault{At: at(3010), Kind: ServerImmediate})
+			s.fault(Fault{At: at(3500), Kind: ServerStart})
+		},
 		"which of two leases it was is open": func(s *scene) { s.run("b1", "b", 3, 3000, 0, 2900+lease, 1, ""); told(s, 3100) },
 		"nothing of it ran, so it is not known": func(s *scene) {
 			l := s.ledger("b2")

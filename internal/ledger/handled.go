@@ -216,17 +216,21 @@ const (
 )
 
 // window is the time in which something can have kept a run's success from being recorded for good: from its claim on, as a process may be frozen between the
-// product's decision to start a handler and the handler's first word.
+// product's decision to start a handler and the handler's first word, and on a busy machine waits there.
 func (c *checker) window(a, b ran) (from, to time.Time) {
-	from, to = a.Began, b.Began
-	if claimed := a.Lease.Add(-c.s.Lease); !a.Lease.IsZero() && c.s.Lease > 0 && claimed.Before(from) {
-		from = claimed
-	}
-	from = from.Add(-slack)
+	from, to = c.claimed(a.Began, a.Lease).Add(-slack), b.Began
 	if end := a.Lease.Add(settling); !a.Lease.IsZero() && end.Before(to) {
 		to = end
 	}
 	return from, to
+}
+
+// claimed is when a run's message was claimed, as far as that is known.
+func (c *checker) claimed(began, lease time.Time) time.Time {
+	if at := lease.Add(-c.s.Lease); !lease.IsZero() && c.s.Lease > 0 && at.Before(began) {
+		return at
+	}
+	return began
 }
 
 // explain says why a message ran again after a success; empty: nothing explains it.
@@ -235,7 +239,7 @@ func (c *checker) explain(a, b ran) Cause {
 	name := a.ledger.Process.Name
 	told := func(kind string) bool {
 		return slices.ContainsFunc(a.ledger.Events, func(e Event) bool {
-			return e.Kind == kind && e.Stream == a.Stream && e.Group == a.Group && e.covers(a.ID) && !e.At.Before(a.Began)
+			return e.Kind == kind && e.Stream == a.Stream && e.Group == a.Group && e.covers(a.ID) && !e.At.Before(from)
 		})
 	}
 	switch {
@@ -310,7 +314,7 @@ func (c *checker) overlaps(a, b ran) bool {
 	if !ended && !a.ledger.Leaving.IsZero() && !a.ledger.Leaving.After(b.Began) {
 		return false
 	}
-	return !c.crashed(a.Began.Add(-slack), b.Began)
+	return !c.crashed(c.claimed(a.Began, a.Lease).Add(-slack), b.Began)
 }
 
 // leases judges what consumers were told: a lease that is lost before its end was taken by somebody who had no right to it.
@@ -323,8 +327,9 @@ func (c *checker) leases() {
 			}
 			began, until := c.heldUntil(l, e)
 			// Where the outcome of a call is in doubt the product counts the lease as lost.
-			if !e.At.Before(until) || c.crashed(began.Add(-slack), e.At) ||
-				c.hit(began.Add(-slack), e.At, func(f *Fault) bool { return f.Kind == TerminateConn && f.Target == l.Process.Name }) {
+			from := c.claimed(began, until).Add(-slack)
+			if !e.At.Before(until) || c.crashed(from, e.At) ||
+				c.hit(from, e.At, func(f *Fault) bool { return f.Kind == TerminateConn && f.Target == l.Process.Name }) {
 				continue
 			}
 			c.r.find(Finding{Kind: KindStale, Stream: e.Stream, Group: e.Group, ID: max(e.Message, e.Low+1),

@@ -174,6 +174,9 @@ func judgeServer(pg *pgconn.PgError) verdict {
 		v.code = diag.SchemaOld
 		if logName.MatchString(pg.Message) {
 			v.code, v.detail = diag.StreamNotFound, "its log is gone: the stream was deleted"
+		} else if leafName.MatchString(pg.Message) {
+			// Between looking up the leaf and reading it somebody dropped it; the next look finds another one, or no stream.
+			v.code, v.detail, v.retryable = diag.DatabaseError, "a part of its log was removed meanwhile", true
 		}
 	case "3F000", "42883", "42703":
 		v.code = diag.SchemaOld
@@ -199,6 +202,9 @@ func judgeServer(pg *pgconn.PgError) verdict {
 
 // logName finds a stream's log, not one of its leaves, in "relation … does not exist", whatever its language and quotes.
 var logName = regexp.MustCompile(`log_[0-9]+(?:[^0-9A-Za-z_]|$)`)
+
+// leafName finds one of its leaves.
+var leafName = regexp.MustCompile(`log_[0-9]+_[0-9]+(?:[^0-9A-Za-z_]|$)`)
 
 // nothingSent reports whether the driver is sure that no byte of the statement reached the server.
 func nothingSent(err error) bool {

@@ -83,7 +83,7 @@ func TestWhatTheServerReports(t *testing.T) {
 		{state: "57014", severity: "ERROR", want: want{code: diag.StatementTimeout, retryable: true}},
 		{state: "3F000", severity: "ERROR", want: want{code: diag.SchemaOld}},
 		{state: "42P01", severity: "ERROR", message: `relation "sqlstreams.claim" does not exist`, want: want{code: diag.SchemaOld}},
-		{state: "42P01", severity: "ERROR", message: `relation "sqlstreams.log_7_3" does not exist`, want: want{code: diag.SchemaOld}},
+		{state: "42P01", severity: "ERROR", message: `relation "sqlstreams.log_7_3" does not exist`, want: want{code: diag.DatabaseError, retryable: true}},
 		{state: "42P01", severity: "ERROR", message: `relation "sqlstreams.log_7" does not exist`, want: want{code: diag.StreamNotFound}},
 		{state: "42P01", severity: "FEHLER", message: `Relation »sqlstreams.log_7« existiert nicht`, want: want{code: diag.StreamNotFound}},
 		{state: "42883", severity: "ERROR", want: want{code: diag.SchemaOld}},

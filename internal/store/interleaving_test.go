@@ -128,6 +128,18 @@ type history struct {
 	sure   []produced
 	maybe  map[string]bool // killed in the middle: may be there or not
 	err    string
+	// One waits here each for a reason to look: what was found empty is not asked again until somebody has done something.
+	toDrain, toClaim chan struct{}
+}
+
+// stir gives the drainer and the claimer a reason to look.
+func (h *history) stir() {
+	for _, c := range []chan struct{}{h.toDrain, h.toClaim} {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
 }
 
 func (h *history) tick() int64 {
@@ -155,7 +167,7 @@ func (h *history) committed(names []string, called int64) {
 }
 
 func runHistory(in *installation, seed int) string {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	rng := rand.New(rand.NewPCG(uint64(seed), 7))
 	st, err := in.RegisterStream(ctx, fmt.Sprintf("s%d-%s", seed, uuid.NewString()[:8]), KindJSON, []byte(`{"v":1}`), false, 10+rng.IntN(40))
@@ -166,7 +178,7 @@ func runHistory(in *installation, seed int) string {
 	if err != nil {
 		return err.Error()
 	}
-	h := &history{in: in, stream: st.ID, group: g.ID, maybe: map[string]bool{}}
+	h := &history{in: in, stream: st.ID, group: g.ID, maybe: map[string]bool{}, toDrain: make(chan struct{}, 1), toClaim: make(chan struct{}, 1)}
 
 	// Three producers, a drainer and a claimer, each with a script of its own; only the database orders them.
 	stop := make(chan struct{})
@@ -233,6 +245,7 @@ func (h *history) produce(ctx context.Context, p int, script *rand.Rand) {
 				return
 			}
 			h.committed(list, called)
+			h.stir()
 			if script.IntN(4) == 0 { // a repetition stores nothing
 				if reply, err := h.in.Append(ctx, req); err != nil || !reply.Repeated {
 					h.fail("repetition: %+v, %v", reply, err)
@@ -287,6 +300,7 @@ func (h *history) transaction(ctx context.Context, script *rand.Rand, names func
 			return false
 		}
 		puts = append(puts, put{list, called})
+		h.stir()
 		for range script.IntN(4) { // stays open while others go on
 			if _, err := tx.Exec(ctx, `select`); err != nil {
 				h.fail("select: %v", err)
@@ -304,6 +318,7 @@ func (h *history) transaction(ctx context.Context, script *rand.Rand, names func
 			for _, p := range puts {
 				h.committed(p.names, p.called)
 			}
+			h.stir()
 		}
 	}
 	if err != nil {
@@ -319,9 +334,18 @@ func (h *history) drain(ctx context.Context, stop <-chan struct{}) {
 			return
 		default:
 		}
-		if _, err := h.in.Drain(ctx, h.stream, 3); err != nil {
+		reply, err := h.in.Drain(ctx, h.stream, 3)
+		if err != nil {
 			h.fail("drain: %v", err)
 			return
+		}
+		if reply.Moved > 0 {
+			h.stir()
+			continue
+		}
+		select {
+		case <-h.toDrain:
+		case <-stop:
 		}
 	}
 }
@@ -345,6 +369,10 @@ func (h *history) claim(ctx context.Context, stop <-chan struct{}) (all []delive
 		if reply.Range == nil {
 			if stopping {
 				return all
+			}
+			select {
+			case <-h.toClaim:
+			case <-stop:
 			}
 			continue
 		}

@@ -193,12 +193,19 @@ type GroupState struct {
 func (s *Store) GroupState(ctx context.Context, group int) (*GroupState, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
+	object := "group " + strconv.Itoa(group)
 	var g GroupState
-	err := s.control.QueryRow(ctx, s.text["group_state"], group).Scan(&g.Paused, &g.Epoch, &g.Claimed, &g.Committed, &g.Head, &g.Claims, &g.Pending, &g.Running, &g.Waiting, &g.Dead, &g.Instances)
-	if err == pgx.ErrNoRows {
-		return nil, &diag.Error{Code: diag.GroupNotFound, Op: "look at", Object: "group " + strconv.Itoa(group)}
+	err := retrying(ctx, func() error {
+		err := s.control.QueryRow(ctx, s.text["group_state"], group).Scan(&g.Paused, &g.Epoch, &g.Claimed, &g.Committed, &g.Head, &g.Claims, &g.Pending, &g.Running, &g.Waiting, &g.Dead, &g.Instances)
+		if err == pgx.ErrNoRows {
+			return &diag.Error{Code: diag.GroupNotFound, Op: "look at", Object: object}
+		}
+		return ClassifyNoEffect("look at", object, err)
+	})
+	if err != nil {
+		return nil, err
 	}
-	return &g, ClassifyNoEffect("look at", "group "+strconv.Itoa(group), err)
+	return &g, nil
 }
 
 // StreamState is where a stream stands.
@@ -210,12 +217,19 @@ type StreamState struct {
 func (s *Store) StreamState(ctx context.Context, stream int) (*StreamState, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
+	object := "stream " + strconv.Itoa(stream)
 	var st StreamState
-	err := s.control.QueryRow(ctx, s.text["stream_state"], stream).Scan(&st.FirstID, &st.Head, &st.Inbox)
-	if err == pgx.ErrNoRows {
-		return nil, &diag.Error{Code: diag.StreamNotFound, Op: "look at", Object: "stream " + strconv.Itoa(stream)}
+	err := retrying(ctx, func() error {
+		err := s.control.QueryRow(ctx, s.text["stream_state"], stream).Scan(&st.FirstID, &st.Head, &st.Inbox)
+		if err == pgx.ErrNoRows {
+			return &diag.Error{Code: diag.StreamNotFound, Op: "look at", Object: object}
+		}
+		return ClassifyNoEffect("look at", object, err)
+	})
+	if err != nil {
+		return nil, err
 	}
-	return &st, ClassifyNoEffect("look at", "stream "+strconv.Itoa(stream), err)
+	return &st, nil
 }
 
 // DropStream deletes a stream with all that belongs to it. Begun, it is gone for everybody; a repetition finishes what an interrupted one left.
