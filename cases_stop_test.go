@@ -133,8 +133,9 @@ func TestStoppingWhileTheSchemaIsCreated(t *testing.T) {
 	db := pgtest.NewDatabase(t)
 	pool := named(t, db)
 	stopped := 0
-	for range 15 {
-		ctx, cancel := context.WithTimeout(t.Context(), rand.N(250*time.Millisecond))
+	for i := range 15 {
+		// Longer each time, so that the first are stopped on any machine, and what they leave is met by the next.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+i*i)*time.Millisecond+rand.N(time.Millisecond))
 		client, err := sqlstreams.NewClient(ctx, pool, &sqlstreams.ClientConfig{Logger: quiet()})
 		cancel()
 		if err != nil {
