@@ -445,7 +445,7 @@ func (r *run) scanLogs() error {
 		}
 		for _, bad := range []string{"WARNING: DATA RACE", "fatal error:", "panic: "} {
 			if i := bytes.Index(text, []byte(bad)); i >= 0 {
-				r.fail(fmt.Errorf("process %s says:\n%s", p.cfg.Name, text[i:min(i+3000, len(text))]))
+				r.fail(fmt.Errorf("process %s says:\n%s", p.cfg.Name, bytes.ToValidUTF8(text[i:min(i+3000, len(text))], []byte("?"))))
 				break
 			}
 		}
