@@ -255,6 +255,11 @@ begin
             execute 'select l.id, l.appended_at from ' || {log} || p_stream || '_' || v_state.leaf || ' l order by l.id desc limit 1' into v_head, v_head_at;
         end if;
         v_head := greatest(v_head, v_state.first_id - 1);
+        -- Before a leaf is used for the first time its maker must have gone wholly: a commit becomes visible a moment before it tells other sessions to look at the table anew, and in
+        -- that moment this one would find no partition for a row, and a reader no row in the partition. The maker's lock goes after that.
+        if v_head + 1000 + p_count >= v_state.leaf_ahead then
+            perform pg_advisory_xact_lock_shared({class_leaves}, p_stream);
+        end if;
         -- A drain is clipped to the room there is; a batch is not.
         select m.moved, m.more, m.seen into v_move
           from {schema}.move_inbox(p_stream, p_kind, v_head, v_head_at, least(1000, v_state.leaf_end - 1 - v_head)::integer, p_hint::pg_snapshot) m;
@@ -362,6 +367,11 @@ begin
         return;
     end if;
     select h.head, h.head_at, h.leaf_end, h.leaf_ahead into v_head from {schema}.head(p_stream, v_state.first_id) h;
+    -- Before a leaf is used for the first time its maker must have gone wholly: a commit becomes visible a moment before it tells other sessions to look at the table anew, and in
+    -- that moment this one would find no partition for a row, and a reader no row in the partition. The maker's lock goes after that.
+    if v_head.head + p_limit >= v_head.leaf_ahead then
+        perform pg_advisory_xact_lock_shared({class_leaves}, p_stream);
+    end if;
     v_limit := least(p_limit, v_head.leaf_end - 1 - v_head.head);
     select m.moved, m.more, m.seen into v_move
       from {schema}.move_inbox(p_stream, v_state.payload_kind, v_head.head, v_head.head_at, coalesce(v_limit, 0), p_hint::pg_snapshot) m;
