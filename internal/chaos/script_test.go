@@ -105,14 +105,21 @@ func (r *run) recordedByA(t *testing.T, broken bool) {
 
 func (r *run) verdict(t *testing.T, want ledger.Verdict) *ledger.Report {
 	t.Helper()
+	report := r.ended(t)
+	if report.Verdict != want {
+		t.Errorf("the verdict is %s, want %s", report.Verdict, want)
+	}
+	return report
+}
+
+// ended lets the run end and returns what the checker says.
+func (r *run) ended(t *testing.T) *ledger.Report {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	result, err := r.finish(ctx)
 	must(t, err)
 	t.Logf("%s", result)
-	if result.Verdict() != want {
-		t.Errorf("the verdict is %s, want %s", result.Verdict(), want)
-	}
 	return result.Report
 }
 
@@ -183,10 +190,13 @@ func undoneRange(t *testing.T, broken bool) *ledger.Report {
 			}
 		}
 		r.consumer(t, "c", 10, 0)
-		if broken {
-			return r.verdict(t, ledger.Fail)
+		if !broken {
+			return r.verdict(t, ledger.Pass)
 		}
-		return r.verdict(t, ledger.Pass)
+		// A may learn of the crash from one of its connections after all, and then gives its range up by itself: nothing was recorded late, and the script begins again.
+		if report := r.ended(t); report.Verdict != ledger.Pass {
+			return report
+		}
 	}
 	t.Fatal("no crash undid a claim")
 	return nil
