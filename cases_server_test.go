@@ -314,21 +314,24 @@ func TestConfirmationThatIsLost(t *testing.T) {
 	stored := func(name string) int64 {
 		return db.QueryInt(t, `select (select count(*) from sqlstreams.log_1 where payload->>'user_id' = $1) + (select count(*) from sqlstreams.inbox where payload->>'user_id' = $1)`, name)
 	}
+	// A repetition that overtakes the first sending finds the stream held by it and goes through the inbox: no id is told then.
+	once := func(name string, id int64, produced sqlstreams.Produced, err error) {
+		t.Helper()
+		if err != nil || produced.ID != id && produced.ID != 0 || stored(name) != 1 {
+			t.Errorf("%s: %+v, %v, stored %d times", name, produced, err, stored(name))
+		}
+	}
 	produceAll(t, stream, "warm up")
 
 	// The library asks again, and is told what was stored.
 	fired := proxy.CutWhenSeen(t, "repeated")
 	produced, err := producer.Produce(ctx, &WelcomeEmail{UserID: "repeated"}, nil)
 	<-fired
-	if err != nil || produced.ID != 2 || stored("repeated") != 1 {
-		t.Errorf("cut after it was sent: %+v, %v, stored %d times", produced, err, stored("repeated"))
-	}
+	once("repeated", 2, produced, err)
 	fired = proxy.CutBefore(t, "too early")
 	produced, err = producer.Produce(ctx, &WelcomeEmail{UserID: "too early"}, nil)
 	<-fired
-	if err != nil || produced.ID != 3 || stored("too early") != 1 {
-		t.Errorf("cut before it arrived: %+v, %v, stored %d times", produced, err, stored("too early"))
-	}
+	once("too early", 3, produced, err)
 
 	// The caller's time is over before the library could ask.
 	fired = proxy.CutWhenSeen(t, "unknown")
@@ -347,9 +350,8 @@ func TestConfirmationThatIsLost(t *testing.T) {
 	}
 	proxy.Thaw()
 	// The library goes on asking for the sake of those who are in the same batch; it stores nothing twice.
-	if produced, err := producer.Produce(ctx, &WelcomeEmail{UserID: "next"}, nil); err != nil || produced.ID != 5 {
-		t.Errorf("the next one: %+v, %v", produced, err)
-	}
+	produced, err = producer.Produce(ctx, &WelcomeEmail{UserID: "next"}, nil)
+	once("next", 5, produced, err)
 	if n := stored("unknown"); n != 1 {
 		t.Errorf("what the server had got is stored %d times", n)
 	}
