@@ -25,11 +25,18 @@ func runBars(ctx context.Context, o *options, stdout io.Writer, p measure.Progre
 	if err != nil {
 		return err
 	}
+	for i := range all {
+		all[i].Rounds = o.rounds
+		if slices.Contains(measuredOnce(), all[i].Case.Program) {
+			all[i].Rounds = 1
+		}
+	}
 	set, err := payload.NewSet(setSize, o.size)
 	if err != nil {
 		return err
 	}
-	report := &measure.Report{Mode: o.mode, Details: map[string]any{}}
+	// Both are what the run begins with: the tree may change meanwhile.
+	report := &measure.Report{Mode: o.mode, Commit: commit(ctx), Details: map[string]any{}}
 	var failures []error
 	for i, buffers := range o.sharedBuffers {
 		use := all
@@ -42,7 +49,7 @@ func runBars(ctx context.Context, o *options, stdout io.Writer, p measure.Progre
 		}
 		part, setup, err := onServer(ctx, o, buffers, set, use, report.Details, p)
 		if setup != nil && i == 0 {
-			report.Setup, report.Commit = setup, commit(ctx)
+			report.Setup = setup
 		}
 		for j := range part {
 			if i > 0 {
@@ -59,7 +66,8 @@ func runBars(ctx context.Context, o *options, stdout io.Writer, p measure.Progre
 			return tableErr
 		}
 		failures = append(failures, err, measure.Failed(part))
-		if ctx.Err() != nil {
+		if err != nil || ctx.Err() != nil {
+			report.Ended = fmt.Sprint(errors.Join(err, context.Cause(ctx)))
 			break
 		}
 	}
@@ -122,7 +130,7 @@ func onServer(ctx context.Context, o *options, buffers string, set *payload.Set,
 }
 
 func runnable(c program, o *options, m *rig.Meter) measure.Program {
-	return measure.Program{Name: c.name, Title: c.title, Once: c.once, Run: func(ctx context.Context, w measure.Window) (measure.Values, error) {
+	return measure.Program{Name: c.name, Title: c.title, Once: slices.Contains(measuredOnce(), c.name), Run: func(ctx context.Context, w measure.Window) (measure.Values, error) {
 		if c.length != nil {
 			w = c.length(o)
 		}

@@ -34,7 +34,6 @@ const pickupRate = 50
 type program struct {
 	name, title string
 	length      func(o *options) measure.Window // nil: the usual window
-	once        bool
 	run         func(ctx context.Context, m *rig.Meter, name string, w measure.Window) (measure.Values, error)
 }
 
@@ -91,8 +90,8 @@ func programs(o *options, set *payload.Set) []program {
 		{name: "s5-tx", title: "S5, pick-up after ProduceTx", length: longer, run: picked(product.ByTx, false)},
 		{name: "s5-poll", title: "S5, pick-up without LISTEN", length: longer, run: picked(product.ByProduce, true)},
 		{name: "s9", title: "S9, every message fails once", run: flow(product.Flow{Callers: 1, Batch: 1000, FailOnce: true})},
-		{name: "idle", title: "one idle group", length: idling, once: true, run: idle(1, 1)},
-		{name: "s6", title: "S6, 1,000 streams with 2,000 idle groups", length: idling, once: true, run: idle(o.idleStreams, 2)},
+		{name: "idle", title: "one idle group", length: idling, run: idle(1, 1)},
+		{name: "s6", title: "S6, 1,000 streams with 2,000 idle groups", length: idling, run: idle(o.idleStreams, 2)},
 	}
 }
 
@@ -150,6 +149,9 @@ func bars() []measure.Bar {
 
 // longOnly are the cases of the full pass alone.
 func longOnly() []string { return []string{"S6", "S12", "S12tx"} }
+
+// measuredOnce are the programs that run in one round only.
+func measuredOnce() []string { return []string{"idle", "s6", "s12", "s12tx"} }
 
 // chosen returns the bars of a run.
 func chosen(o *options) ([]measure.Bar, error) {

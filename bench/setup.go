@@ -83,7 +83,11 @@ func commit(ctx context.Context) string {
 func describe(r *measure.Report) string {
 	s := r.Setup
 	settings, _ := s["settings"].(map[string]string)
-	return fmt.Sprintf("%v payload bytes, windows of %v s, medians of %v rounds; %v x %v, load before %v; PostgreSQL %v, %v, fsync %s, synchronous_commit %s, full_page_writes %s, autovacuum %s, shared_buffers %s, max_wal_size %s; commit %s",
+	ended := ""
+	if r.Ended != "" {
+		ended = "ENDED EARLY (" + r.Ended + "): the rows show what was measured until then. "
+	}
+	return ended + fmt.Sprintf("%v payload bytes, windows of %v s, medians of %v rounds; %v x %v, load before %v; PostgreSQL %v, %v, fsync %s, synchronous_commit %s, full_page_writes %s, autovacuum %s, shared_buffers %s, max_wal_size %s; commit %s",
 		s["payload_bytes"], s["seconds"], s["rounds"], s["cpus"], s["cpu"], s["load_before"], s["postgres"], s["go"], settings["fsync"], settings["synchronous_commit"],
 		settings["full_page_writes"], settings["autovacuum"], settings["shared_buffers"], settings["max_wal_size"], r.Commit)
 }

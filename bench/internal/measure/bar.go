@@ -24,6 +24,8 @@ type Bar struct {
 	Absolute float64
 	// AtMost: smaller is better.
 	AtMost bool
+	// Rounds is how many rounds a verdict needs. Default 1.
+	Rounds int
 }
 
 // Row is a bar with what was measured.
@@ -37,7 +39,8 @@ type Row struct {
 	Limit    float64 `json:"limit,omitempty"` // likewise
 	Ratio    float64 `json:"ratio,omitempty"` // median of the rounds' own ratios, whose two sides ran side by side
 	Bar      string  `json:"bar,omitempty"`
-	Verdict  string  `json:"verdict"` // met, not met, no bar, not measured
+	Rounds   int     `json:"rounds"`  // that were measured, of both sides
+	Verdict  string  `json:"verdict"` // met, not met, no bar, not measured, incomplete
 }
 
 // The verdicts.
@@ -46,6 +49,7 @@ const (
 	NotMet      = "not met"
 	NoBar       = "no bar"
 	NotMeasured = "not measured"
+	Incomplete  = "incomplete" // fewer rounds than the verdict needs
 )
 
 // Median of values; NaN for none.
@@ -114,7 +118,14 @@ func Evaluate(b Bar, samples []Sample) Row {
 	if len(ratios) > 0 {
 		row.Ratio = Median(collect(ratios))
 	}
+	row.Rounds = len(measured)
+	if row.Against != nil {
+		row.Rounds = len(ratios)
+	}
 	row.Verdict = b.verdict(row, len(ratios) > 0)
+	if row.Verdict != NotMeasured && row.Rounds < b.Rounds {
+		row.Verdict = Incomplete
+	}
 	return row
 }
 

@@ -59,6 +59,7 @@ func TestBars(t *testing.T) {
 		{"either", Bar{Case: rate("case"), Limit: rate("limit"), Absolute: 71, Ratio: 0.5}, Met, 0.7},
 		{"no bar", Bar{Case: rate("case")}, NoBar, 0},
 		{"no limit", Bar{Case: rate("case"), Limit: rate("nothing"), Ratio: 0.1}, NotMeasured, 0},
+		{"too few rounds", Bar{Case: rate("case"), Limit: rate("limit"), Ratio: 0.7, Rounds: 4}, Incomplete, 0.7},
 		{"no case", Bar{Case: rate("nothing"), Limit: rate("limit"), Ratio: 0.1}, NotMeasured, 0},
 	} {
 		row := Evaluate(c.bar, samples)

@@ -15,11 +15,13 @@ import (
 
 // Report is a whole run as it is stored.
 type Report struct {
-	Mode    string         `json:"mode"`
-	Commit  string         `json:"commit"`
-	Setup   map[string]any `json:"setup"`
-	Rows    []Row          `json:"rows"`
-	Samples []Sample       `json:"samples"`
+	Mode   string         `json:"mode"`
+	Commit string         `json:"commit"`
+	Setup  map[string]any `json:"setup"`
+	// Ended says why the run did not reach its end; "": it did.
+	Ended   string   `json:"ended_early,omitempty"`
+	Rows    []Row    `json:"rows"`
+	Samples []Sample `json:"samples"`
 	// Details of single cases: series over time, tables of micro-benchmarks.
 	Details map[string]any `json:"details,omitempty"`
 }
