@@ -193,7 +193,7 @@ func (c *Client) enter() bool {
 	}
 	c.sessions.Add(1)
 	if c.managed && c.upkeep == nil {
-		c.upkeep = manager.Start(c.store, c.logger, manager.Duties())
+		c.upkeep = manager.Start(c.store, c.logger, manager.Duties(func(stream int) { c.announce(stream, true) }))
 	}
 	return true
 }

@@ -3,6 +3,7 @@ package sqlstreams
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -49,7 +50,14 @@ func (Raw) Unmarshal(data []byte, v any) error {
 // jsonCodec is the default. What encoding/json writes is valid JSON without raw control characters, whatever a type's own MarshalJSON returns.
 type jsonCodec struct{}
 
-func (jsonCodec) Marshal(v any) ([]byte, error)      { return json.Marshal(v) }
+func (jsonCodec) Marshal(v any) ([]byte, error) {
+	data, err := json.Marshal(v)
+	if err == nil && altered(v, data) {
+		return nil, errors.New("a string in it is not valid UTF-8")
+	}
+	return data, err
+}
+
 func (jsonCodec) Unmarshal(data []byte, v any) error { return json.Unmarshal(data, v) }
 
 // versioned is implemented by payload types that have a version other than 1.

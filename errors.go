@@ -36,6 +36,11 @@ const (
 	ErrUnreachable         = diag.ErrUnreachable         // no connection to the server
 	ErrPermissionDenied    = diag.ErrPermissionDenied    // the role lacks a right
 	ErrReadOnlyServer      = diag.ErrReadOnlyServer      // a standby, or a read-only transaction
+	ErrInvalidTransaction  = diag.ErrInvalidTransaction  // a transaction that is nil, over, aborted or of another database
+	ErrSchemaAltered       = diag.ErrSchemaAltered       // the schema's migrations are not those of this program
+	ErrAuthFailed          = diag.ErrAuthFailed          // the server refused user, password or certificate
+	ErrUnsupportedPG       = diag.ErrUnsupportedPG       // the server's version or encoding is not supported
+	ErrStatementTimeout    = diag.ErrStatementTimeout    // the call's time, or the server's for a statement, was over
 )
 
 // Delay, returned by a handler (wrapped or not), runs the message again after d without counting a failure. At most 30 days; less than 0 counts as 0.

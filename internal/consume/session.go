@@ -332,7 +332,7 @@ func (s *Session) readable(err error, now instant) bool {
 	return true
 }
 
-// beat says that the instance lives. That it could not be said is no reason for anything: the next call will tell.
+// beat says that the instance lives. That it could not be said is no reason for anything, unless waiting cannot mend it: an idle session has no other call that would tell.
 func (s *Session) beat() {
 	ctx, cancel := s.callContext()
 	err := s.c.Store.Beat(ctx, s.c.GroupID, s.c.Instance)
@@ -341,6 +341,10 @@ func (s *Session) beat() {
 	defer s.mu.Unlock()
 	if err != nil {
 		s.m.calls.lastErr = diag.CodeOf(err)
+		if _, fatal := classify(err); fatal {
+			s.m.stop.tries++
+			s.m.fail(err, s.clock())
+		}
 	}
 	s.m.calls.beatAt = s.clock().mono + int64(beatEvery) + int64((s.m.random()-0.5)*float64(beatEvery)/5)
 }

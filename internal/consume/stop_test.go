@@ -222,6 +222,28 @@ func TestRunEndsWithTheCode(t *testing.T) {
 	}
 }
 
+// A session that has nothing to do notices too: its sign of life is refused.
+func TestIdleRunEndsWhenARightIsRevoked(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, delivery.Policy{})
+		i := r.start(consume.Options{}, func(context.Context, *delivery.Message, consume.Attempt) error { return nil })
+		time.Sleep(time.Minute)
+		r.store.Fail(storetest.Fault{Op: storetest.OpBeat, Times: 1, Err: &diag.Error{Code: diag.Unreachable, Retryable: true}})
+		time.Sleep(time.Minute)
+		select {
+		case <-i.ended:
+			t.Fatalf("ended by what passes: %v", i.err)
+		default:
+		}
+		r.store.Fail(storetest.Fault{Op: storetest.OpBeat, Times: -1, Err: &diag.Error{Code: diag.PermissionDenied, Op: "beat"}})
+		began := time.Now()
+		<-i.ended
+		if took := time.Since(began); diag.CodeOf(i.err) != diag.PermissionDenied || took > 20*time.Second {
+			t.Errorf("Run returned %v after %v", i.err, took)
+		}
+	})
+}
+
 func TestRunTwice(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, delivery.Policy{})

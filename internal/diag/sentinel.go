@@ -26,6 +26,11 @@ const (
 	ErrUnreachable         = Sentinel(Unreachable)
 	ErrPermissionDenied    = Sentinel(PermissionDenied)
 	ErrReadOnlyServer      = Sentinel(ReadOnlyServer)
+	ErrInvalidTransaction  = Sentinel(InvalidTransaction)
+	ErrSchemaAltered       = Sentinel(SchemaAltered)
+	ErrAuthFailed          = Sentinel(AuthFailed)
+	ErrUnsupportedPG       = Sentinel(UnsupportedPG)
+	ErrStatementTimeout    = Sentinel(StatementTimeout)
 )
 
 func (s Sentinel) Error() string { return string(s) + ": " + Title(Code(s)) }

@@ -21,6 +21,8 @@ import (
 
 const (
 	lease = 30 * time.Second
+	// takeTimeout bounds the question who has a duty, and with it what a stop waits for.
+	takeTimeout = 5 * time.Second
 	// Passes are bounded; what is left waits for the next.
 	batch = 5000
 	// A part of the inbox that has grown so far makes room for another; a retired one is emptied when no young snapshot can miss what was moved out of it.
@@ -52,10 +54,14 @@ type Duty struct {
 	RunOnce func(ctx context.Context, s Store) error
 }
 
+// Announcer is told of streams in which a pass gave ids to messages, so that their groups need not find out by polling. It does not block.
+type Announcer func(stream int)
+
 // Duties returns the fixed set.
-func Duties() []Duty {
+func Duties(announce Announcer) []Duty {
+	drain := func(ctx context.Context, s Store) error { return drainInboxes(ctx, s, announce) }
 	return []Duty{
-		{Name: "inbox", Every: 5 * time.Second, RunOnce: drainInboxes},
+		{Name: "inbox", Every: 5 * time.Second, RunOnce: drain},
 		{Name: "partitions", Every: 10 * time.Second, RunOnce: makeLeaves},
 		{Name: "inbox-parts", Every: 15 * time.Second, RunOnce: rotateInbox},
 		{Name: "trim", Every: 20 * time.Second, RunOnce: trim},
@@ -64,7 +70,7 @@ func Duties() []Duty {
 }
 
 // drainInboxes gives ids to what no producer and no consumer has seen to, such as messages of streams without groups.
-func drainInboxes(ctx context.Context, s Store) error {
+func drainInboxes(ctx context.Context, s Store, announce Announcer) error {
 	streams, err := s.StreamsWithInbox(ctx)
 	if err != nil {
 		return err
@@ -74,6 +80,9 @@ func drainInboxes(ctx context.Context, s Store) error {
 		// Bounded, so that a flood into one stream does not keep the others waiting.
 		for range 20 {
 			reply, err := s.Drain(ctx, stream, 1000)
+			if reply.Moved > 0 {
+				announce(stream)
+			}
 			if err != nil {
 				failed = append(failed, err)
 				break
@@ -164,6 +173,7 @@ type Runner struct {
 	store  Store
 	logger *slog.Logger
 	holder uuid.UUID
+	duties []Duty
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	mu     sync.Mutex
@@ -173,7 +183,7 @@ type Runner struct {
 // Start runs the duties, one goroutine each, until Stop.
 func Start(s Store, logger *slog.Logger, duties []Duty) *Runner {
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &Runner{store: s, logger: logger, holder: uuid.New(), cancel: cancel, warned: map[string]time.Time{}}
+	r := &Runner{store: s, logger: logger, holder: uuid.New(), duties: duties, cancel: cancel, warned: map[string]time.Time{}}
 	for _, duty := range duties {
 		r.wg.Go(func() { r.run(ctx, duty) })
 	}
@@ -184,8 +194,8 @@ func Start(s Store, logger *slog.Logger, duties []Duty) *Runner {
 func (r *Runner) Stop(ctx context.Context) {
 	r.cancel()
 	r.wg.Wait()
-	names := make([]string, 0, len(Duties()))
-	for _, duty := range Duties() {
+	names := make([]string, 0, len(r.duties))
+	for _, duty := range r.duties {
 		names = append(names, duty.Name)
 	}
 	// What is not freed expires.
@@ -205,7 +215,10 @@ func (r *Runner) run(ctx context.Context, duty Duty) {
 		case <-timer.C:
 		}
 		if now := time.Now(); !now.Before(renew) {
-			held, err := r.store.TakeDuty(ctx, duty.Name, r.holder, lease)
+			// A stop lets it end: cut off, it could take the duty after the stop has given everything back.
+			taking, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeTimeout)
+			held, err := r.store.TakeDuty(taking, duty.Name, r.holder, lease)
+			cancel()
 			if err != nil {
 				r.warn(ctx, duty, err)
 				pause = min(max(2*pause, time.Second), lease)

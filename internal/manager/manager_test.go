@@ -137,6 +137,39 @@ func TestStopInEveryState(t *testing.T) {
 	})
 }
 
+// A stop that comes while a duty is being taken gives it back all the same.
+func TestStopWhileADutyIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &slowLeases{}
+		r := Start(l, quiet(), []Duty{{Name: "x", Every: time.Second, RunOnce: func(context.Context, Store) error { return nil }}})
+		time.Sleep(time.Second) // the taking lasts two
+		r.Stop(t.Context())
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.taken != 1 || len(l.held) != 0 {
+			t.Errorf("taken %d times, still held: %v", l.taken, l.held)
+		}
+	})
+}
+
+// slowLeases commits late, also when nobody waits for it any more, as a server does.
+type slowLeases struct{ leases }
+
+func (l *slowLeases) TakeDuty(ctx context.Context, name string, holder uuid.UUID, d time.Duration) (bool, error) {
+	done := make(chan bool, 1)
+	go func() {
+		time.Sleep(2 * time.Second)
+		held, _ := l.leases.TakeDuty(context.Background(), name, holder, d)
+		done <- held
+	}()
+	select {
+	case held := <-done:
+		return held, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
 // Each duty does its work on a real database, and again nothing when there is nothing to do.
 func TestDutiesDoTheirWork(t *testing.T) {
 	ctx := context.Background()
@@ -200,12 +233,16 @@ func TestDutiesDoTheirWork(t *testing.T) {
 	db.Exec(t, `insert into sqlstreams.instance (id, group_id, host, pid, seen_at) select gen_random_uuid(), 1, 'h', 1, now() - m * interval '4 minutes' from generate_series(0, 3) m`)
 	db.Exec(t, `insert into sqlstreams.stream (name, payload_kind, config, state, updated_at) values ('half', 'json', '{}', 'deleting', now() - interval '2 minutes')`)
 
+	announced := map[int]bool{}
 	for range 2 {
-		for _, duty := range Duties() {
+		for _, duty := range Duties(func(stream int) { announced[stream] = true }) {
 			if err := duty.RunOnce(ctx, s); err != nil {
 				t.Errorf("%s: %v", duty.Name, err)
 			}
 		}
+	}
+	if !announced[a] || len(announced) != 1 {
+		t.Errorf("announced: %v, want stream %d", announced, a)
 	}
 	for what, q := range map[string]struct {
 		sql  string

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 
 	"github.com/sqlstreams/sqlstreams/internal/diag"
+	"github.com/sqlstreams/sqlstreams/internal/store"
 )
 
 // pgxListener listens on a connection of its own.
@@ -87,20 +88,13 @@ func refuseStandby(ctx context.Context, c *pgconn.PgConn) error {
 	return nil
 }
 
-// listenError gives a failure its code.
+// listenError gives a failure its code and a text that can be told.
 func listenError(channel string, err error) error {
-	e := &diag.Error{Code: diag.Unreachable, Op: "listen on channel", Object: fmt.Sprintf("%q", channel), Retryable: true, Err: err}
+	object := fmt.Sprintf("%q", channel)
 	if coded, ok := errors.AsType[*diag.Error](err); ok {
-		e.Code = coded.Code
-	} else if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch {
-		case pg.Code == "28000" || pg.Code == "28P01":
-			e.Code, e.Retryable = diag.AuthFailed, false
-		case pg.Code == "42501":
-			e.Code, e.Retryable = diag.PermissionDenied, false
-		}
+		return &diag.Error{Code: coded.Code, Op: "listen on channel", Object: object, Detail: coded.Detail, Retryable: coded.Retryable}
 	}
-	return e
+	return store.ClassifyNoEffect("listen on channel", object, err)
 }
 
 func (l *pgxListener) Wait(ctx context.Context) (string, error) {
