@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sqlstreams/sqlstreams/internal/diag"
 )
@@ -139,9 +137,6 @@ func (s *Store) Append(ctx context.Context, req *AppendRequest) (AppendReply, er
 		var seen *string
 		err := conn.QueryRow(ctx, s.text["append"], req.Stream, req.Kind, req.Wait.Milliseconds(), req.Producer, req.Batch, p.count,
 			p.payloads, p.bytes, p.versions, p.keys, p.routingKeys, p.headers, p.options, used).Scan(&outcome, &first, &moved, &seen)
-		if noPartition(err) && attempt < 20 {
-			continue // nothing was stored; the next look finds the partition
-		}
 		if err != nil {
 			return AppendReply{}, Classify(op, object, err)
 		}
@@ -172,12 +167,6 @@ func (s *Store) Append(ctx context.Context, req *AppendRequest) (AppendReply, er
 			return reply, &diag.Error{Code: diag.DatabaseError, Op: op, Object: object, Detail: "unexpected outcome " + strconv.Quote(outcome)}
 		}
 	}
-}
-
-// noPartition: a partition that was attached at this moment was visible in its row and not yet to the session's cache of the table. The transaction is undone whole.
-func noPartition(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pg.Code == "23514"
 }
 
 // ForgetBatches removes the producer's confirmed batches [from, to).
@@ -311,9 +300,7 @@ func (s *Store) Drain(ctx context.Context, stream, limit int) (DrainReply, error
 	var partition bool
 	var seen *string
 	var head *int64
-	if err := conn.QueryRow(ctx, s.text["drain"], stream, limit, used).Scan(&reply.Moved, &reply.More, &reply.Busy, &partition, &head, &seen); noPartition(err) {
-		return DrainReply{More: true}, nil // nothing was moved; the next look finds the partition
-	} else if err != nil {
+	if err := conn.QueryRow(ctx, s.text["drain"], stream, limit, used).Scan(&reply.Moved, &reply.More, &reply.Busy, &partition, &head, &seen); err != nil {
 		return DrainReply{}, Classify(op, object, err)
 	}
 	if head != nil {

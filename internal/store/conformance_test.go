@@ -27,8 +27,11 @@ type harness struct {
 
 func (h *harness) Store() consume.Store { return h.in.Store }
 
+// NewStream hides the table that joins the leaves: whatever the store says about a log must name a leaf.
 func (h *harness) NewStream(t testing.TB) int {
-	return h.in.stream(t, "s-"+uuid.NewString(), 0)
+	stream := h.in.stream(t, "s-"+uuid.NewString(), 0)
+	h.in.hideLog(t, stream)
+	return stream
 }
 
 func (h *harness) NewGroup(t testing.TB, stream int, ceiling time.Duration, maxReclaims int) int {
@@ -53,7 +56,7 @@ func (h *harness) Append(t testing.TB, stream int, msgs ...delivery.Message) int
 	return reply.First + int64(len(msgs)) - 1
 }
 
-func (h *harness) log(stream int) string { return fmt.Sprintf(`{schema}.log_%d`, stream) }
+func (h *harness) log(stream int) string { return fmt.Sprintf(`{schema}.whole_%d`, stream) }
 
 func (h *harness) Remove(t testing.TB, stream int, ids ...int64) {
 	h.in.sql(t, `delete from `+h.log(stream)+` where id = any ($1)`, ids)

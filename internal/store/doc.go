@@ -16,7 +16,7 @@ import (
 //go:embed sql/*.sql
 var files embed.FS
 
-// Statements returns all statements by name, with the placeholders of schema.Names and, in those that read a log, {stream}.
+// Statements returns all statements by name, with the placeholders of schema.Names and, in those that read a log, {stream} and {leaf}.
 var Statements = sync.OnceValue(func() map[string]string {
 	entries, err := files.ReadDir("sql")
 	if err != nil {
@@ -46,7 +46,7 @@ func tagged(text string) string {
 	return fmt.Sprintf("/* sqlstreams:%s */ %s", name, strings.Join(lines, "\n"))
 }
 
-// forLog puts a stream's id into a statement that reads its log. An integer is the only thing that ever gets into an identifier.
-func forLog(sql string, stream int) string {
-	return strings.ReplaceAll(sql, "{stream}", strconv.Itoa(stream))
+// forLeaf puts a stream's id and its leaf's first id into a statement that reads a leaf. Integers are the only things that ever get into an identifier.
+func forLeaf(sql string, stream int, leaf int64) string {
+	return strings.NewReplacer("{stream}", strconv.Itoa(stream), "{leaf}", strconv.FormatInt(leaf, 10)).Replace(sql)
 }

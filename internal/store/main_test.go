@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"testing"
@@ -67,6 +68,12 @@ func (in *installation) group(t testing.TB, stream int, name, start string) int 
 		t.Fatal(err)
 	}
 	return g.ID
+}
+
+// hideLog renames a log, once it has the leaves it needs, and leaves them their names. See make_log for why nothing may name it.
+func (in *installation) hideLog(t testing.TB, stream int) {
+	t.Helper()
+	in.sql(t, fmt.Sprintf(`alter table {schema}.log_%d rename to whole_%[1]d`, stream))
 }
 
 func messages(payloads ...string) []Outgoing {

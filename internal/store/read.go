@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,13 +15,44 @@ import (
 	"github.com/sqlstreams/sqlstreams/internal/diag"
 )
 
-// Read returns the messages with ids in (low, high], ascending.
+// Read returns the messages of a range (low, high], ascending. What a range holds lies in the leaf of its last id.
 func (s *Store) Read(ctx context.Context, stream int, low, high int64) ([]delivery.Message, error) {
-	return s.read(ctx, "read_range", stream, strconv.FormatInt(low+1, 10), strconv.FormatInt(high, 10))
+	messages, _, err := s.inLeaf(ctx, stream, high, func(at leaf) ([]delivery.Message, error) {
+		return s.read(ctx, "read_range", stream, at, strconv.FormatInt(low+1, 10), strconv.FormatInt(high, 10))
+	})
+	return messages, err
 }
 
 // ReadIDs returns the messages of a group's deliveries, ascending: from the log, and from the deliveries' own copies where the log no longer has them.
 func (s *Store) ReadIDs(ctx context.Context, stream, group int, ids []int64) ([]delivery.Message, error) {
+	ids = slices.Sorted(slices.Values(ids))
+	var found []delivery.Message
+	for rest := ids; len(rest) > 0; {
+		part, at, err := s.inLeaf(ctx, stream, rest[0], func(at leaf) ([]delivery.Message, error) {
+			return s.read(ctx, "read_ids", stream, at, bigintArray(rest[:below(rest, at.high)]))
+		})
+		if err != nil {
+			return nil, err
+		}
+		found, rest = append(found, part...), rest[max(1, below(rest, at.high)):]
+	}
+	if len(found) == len(ids) {
+		return found, nil
+	}
+	copies, err := s.readCopies(ctx, group, ids)
+	if err != nil {
+		return nil, err
+	}
+	return merge(found, copies), nil
+}
+
+// below counts the ids below limit.
+func below(ids []int64, limit int64) int {
+	n, _ := slices.BinarySearch(ids, limit)
+	return n
+}
+
+func bigintArray(ids []int64) string {
 	var b strings.Builder
 	b.WriteByte('{')
 	for i, id := range ids {
@@ -30,15 +62,7 @@ func (s *Store) ReadIDs(ctx context.Context, stream, group int, ids []int64) ([]
 		b.WriteString(strconv.FormatInt(id, 10))
 	}
 	b.WriteByte('}')
-	found, err := s.read(ctx, "read_ids", stream, b.String())
-	if err != nil || len(found) == len(ids) {
-		return found, err
-	}
-	copies, err := s.readCopies(ctx, group, ids)
-	if err != nil {
-		return nil, err
-	}
-	return merge(found, copies), nil
+	return b.String()
 }
 
 // merge joins two ascending lists; an id in both is taken from the first.
@@ -57,9 +81,8 @@ func merge(a, b []delivery.Message) []delivery.Message {
 	return all
 }
 
-// read runs a statement on a stream's log. It is parsed anew each time, so that it is planned for its bounds and locks only the leaves between them; a cached plan would lock
-// every leaf. The rows are taken from the wire without pgx's scanning, which costs more than the handler of a small message.
-func (s *Store) read(ctx context.Context, name string, stream int, params ...string) ([]delivery.Message, error) {
+// read runs a statement on a leaf of a stream's log. It is parsed anew each time: there are as many texts as leaves. The rows are taken from the wire without pgx's scanning, which costs more than the handler of a small message.
+func (s *Store) read(ctx context.Context, name string, stream int, at leaf, params ...string) ([]delivery.Message, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
 	object := "stream " + strconv.Itoa(stream)
@@ -68,7 +91,7 @@ func (s *Store) read(ctx context.Context, name string, stream int, params ...str
 		return nil, ClassifyNoEffect("read", object, err)
 	}
 	defer conn.Release()
-	sql := forLog(s.text[name], stream)
+	sql := forLeaf(s.text[name], stream, at.low)
 	if conn.Conn().Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol {
 		return s.readSimple(ctx, conn.Conn(), sql, object, params)
 	}

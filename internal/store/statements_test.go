@@ -17,7 +17,7 @@ func prepareAll(t *testing.T, in *installation) {
 			t.Errorf("%s: its tag is not its file's name: %.40s", name, sql)
 		}
 		if strings.Contains(sql, "{stream}") {
-			sql = forLog(sql, 1)
+			sql = forLeaf(sql, 1, 1)
 		}
 		if strings.HasPrefix(strings.TrimSpace(strings.TrimPrefix(sql, "/* sqlstreams:"+name+" */")), "call") {
 			// The server resolves a CALL only when it runs; describing it is what can be done without running it.

@@ -30,6 +30,7 @@ type Store struct {
 	timeout time.Duration
 	logger  *slog.Logger
 	text    map[string]string
+	leaves  leafCache
 }
 
 // New returns a store over two pools, neither of which it closes. A timeout of 0 means DefaultTimeout.

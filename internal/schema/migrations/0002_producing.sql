@@ -3,7 +3,9 @@
 -- transaction: yes
 -- longest lock: none that anybody waits for
 
--- Creates the log of a new stream and its first leaves. In the caller's transaction.
+-- Creates the log of a new stream. In the caller's transaction. The log is the sum of its leaves for people and tools; the product itself names the leaf it means in every statement.
+-- A session keeps the list of a table's partitions in memory, and when it makes that list while another session commits an ATTACH, it may go on with the list from before for as
+-- long as it lives (in Postgres 14 to 18: the list is read before the commit, the message that it is out of date arrives while the list is still being made): a row would find no partition, and a reader no row.
 create function {schema}.make_log(p_stream integer, p_kind text) returns void
 language plpgsql as $sqlstreams$
 begin
@@ -122,7 +124,11 @@ language plpgsql as $sqlstreams$
 declare
     v_parts     smallint[];
     v_positions tid[];
-    v_count     integer;
+    v_leaf      bigint;
+    v_from      integer;
+    v_to        integer;
+    v_rows      integer;
+    v_count     integer := 0;
 begin
     if p_hint is null then
         select array_agg(q.part order by q.seq), array_agg(q.position order by q.seq), pg_current_snapshot()
@@ -150,18 +156,24 @@ begin
     if moved = 0 then
         return;
     end if;
-    execute 'insert into ' || {log} || p_stream || ' (id, appended_at, produced_at, size, schema_version, scheduled_at, message_key, routing_key, headers, options, payload)
-        select $1 + p.n, $2, i.produced_at,
-               coalesce(octet_length(' || case p_kind when 'json' then 'i.payload::text' else 'i.payload_bytes' end || '), 0) + coalesce(octet_length(i.headers::text), 0),
-               i.schema_version, i.scheduled_at, i.message_key, i.routing_key, i.headers, i.options, '
-            || case p_kind when 'json' then 'i.payload' else 'i.payload_bytes' end || '
-          from unnest($3::smallint[], $4::tid[]) with ordinality as p (part, position, n)
-          join {schema_text}.inbox i on i.part = p.part and i.ctid = p.position'
-      using p_head, greatest(clock_timestamp(), p_head_at), v_parts, v_positions;
-    get diagnostics v_count = row_count;
-    if v_count <> moved then
-        raise exception 'inbox of stream %: % rows were fixed and % were there', p_stream, moved, v_count using errcode = 'XX000';
-    end if;
+    while v_count < moved loop
+        v_from := v_count + 1;
+        select p.low, least(p.high - 1 - p_head, moved)::integer into v_leaf, v_to from {schema}.partition p
+         where p.stream_id = p_stream and p.low <= p_head + v_from order by p.low desc limit 1;
+        execute 'insert into ' || {log} || p_stream || '_' || v_leaf || ' (id, appended_at, produced_at, size, schema_version, scheduled_at, message_key, routing_key, headers, options, payload)
+            select $1 + p.n, $2, i.produced_at,
+                   coalesce(octet_length(' || case p_kind when 'json' then 'i.payload::text' else 'i.payload_bytes' end || '), 0) + coalesce(octet_length(i.headers::text), 0),
+                   i.schema_version, i.scheduled_at, i.message_key, i.routing_key, i.headers, i.options, '
+                || case p_kind when 'json' then 'i.payload' else 'i.payload_bytes' end || '
+              from unnest($3::smallint[], $4::tid[]) with ordinality as p (part, position, n)
+              join {schema_text}.inbox i on i.part = p.part and i.ctid = p.position'
+          using p_head + v_count, greatest(clock_timestamp(), p_head_at), v_parts[v_from:v_to], v_positions[v_from:v_to];
+        get diagnostics v_rows = row_count;
+        if v_rows <> v_to - v_count then
+            raise exception 'inbox of stream %: % rows were fixed and % were there', p_stream, v_to - v_count, v_rows using errcode = 'XX000';
+        end if;
+        v_count := v_to;
+    end loop;
     delete from {schema}.inbox i using unnest(v_parts, v_positions) as p (part, position)
      where i.part = p.part and i.ctid = p.position;
     get diagnostics v_count = row_count;
@@ -203,7 +215,10 @@ declare
     v_move    record;
     v_head    bigint;
     v_head_at timestamptz;
-    v_count   integer;
+    v_count   integer := 0;
+    v_leaf    bigint;
+    v_to      integer;
+    v_rows    integer;
     v_columns text := '';
     v_values  text := '';
     v_sources text := '';
@@ -255,8 +270,8 @@ begin
             execute 'select l.id, l.appended_at from ' || {log} || p_stream || '_' || v_state.leaf || ' l order by l.id desc limit 1' into v_head, v_head_at;
         end if;
         v_head := greatest(v_head, v_state.first_id - 1);
-        -- Before a leaf is used for the first time its maker must have gone wholly: a commit becomes visible a moment before it tells other sessions to look at the table anew, and in
-        -- that moment this one would find no partition for a row, and a reader no row in the partition. The maker's lock goes after that.
+        -- Before a leaf is used for the first time its maker must have gone wholly: a commit becomes visible a moment before it tells other sessions, and in that moment this one might
+        -- not find the leaf's name. The maker's lock goes after that.
         if v_head + 1000 + p_count >= v_state.leaf_ahead then
             perform pg_advisory_xact_lock_shared({class_leaves}, p_stream);
         end if;
@@ -318,15 +333,27 @@ begin
         else
             v_columns := v_columns || ', size'; v_values := v_values || ', coalesce(octet_length(t.payload), 0)';
         end if;
-        execute 'insert into ' || {log} || p_stream
-            -- A batch that lies in one leaf goes straight there.
-            || case when o_first >= v_state.leaf and (v_state.leaf_ahead is null or o_first + p_count <= v_state.leaf_ahead) then '_' || v_state.leaf else '' end
-            || ' (id, appended_at, produced_at, payload' || v_columns || ') select $1 + t.n, $2, $3, t.payload' || case when v_is_json then '::json' else '' end || v_values
-            || ' from rows from (' || case when v_is_json then 'string_to_table($4, $11, $12)' else 'unnest($5)' end || v_sources
-            || ') with ordinality as t (payload' || v_names || ', n)'
-          using o_first - 1, greatest(clock_timestamp(), v_head_at), clock_timestamp(), p_payloads, p_bytes, p_versions, p_keys, p_routing_keys,
-                p_headers, p_options, E'\x1e', E'\x1f';
-        get diagnostics v_count = row_count;
+        while v_count < p_count loop
+            if o_first >= v_state.leaf and (v_state.leaf_ahead is null or o_first + p_count <= v_state.leaf_ahead) then
+                v_leaf := v_state.leaf;
+                v_to := p_count;
+            else
+                select p.low, least(p.high - o_first, p_count)::integer into v_leaf, v_to from {schema}.partition p
+                 where p.stream_id = p_stream and p.low <= o_first + v_count order by p.low desc limit 1;
+            end if;
+            -- The last piece has no upper bound, so that a batch that holds more than it said is noticed.
+            execute 'insert into ' || {log} || p_stream || '_' || v_leaf
+                || ' (id, appended_at, produced_at, payload' || v_columns || ') select $1 + t.n, $2, $3, t.payload' || case when v_is_json then '::json' else '' end || v_values
+                || ' from rows from (' || case when v_is_json then 'string_to_table($4, $11, $12)' else 'unnest($5)' end || v_sources
+                || ') with ordinality as t (payload' || v_names || ', n)'
+                || case when v_count > 0 then ' where t.n > ' || v_count || case when v_to < p_count then ' and t.n <= ' || v_to else '' end
+                        when v_to < p_count then ' where t.n <= ' || v_to else '' end
+              using o_first - 1, greatest(clock_timestamp(), v_head_at), clock_timestamp(), p_payloads, p_bytes, p_versions, p_keys, p_routing_keys,
+                    p_headers, p_options, E'\x1e', E'\x1f';
+            get diagnostics v_rows = row_count;
+            v_count := v_count + v_rows;
+            exit when v_count <> v_to;
+        end loop;
         if o_first + v_count - 1 >= v_state.leaf_ahead then
             perform {schema}.use_leaves(p_stream, o_first + v_count - 1);
         end if;
@@ -367,8 +394,7 @@ begin
         return;
     end if;
     select h.head, h.head_at, h.leaf_end, h.leaf_ahead into v_head from {schema}.head(p_stream, v_state.first_id) h;
-    -- Before a leaf is used for the first time its maker must have gone wholly: a commit becomes visible a moment before it tells other sessions to look at the table anew, and in
-    -- that moment this one would find no partition for a row, and a reader no row in the partition. The maker's lock goes after that.
+    -- Before a leaf is used for the first time its maker must have gone wholly, as in append.
     if v_head.head + p_limit >= v_head.leaf_ahead then
         perform pg_advisory_xact_lock_shared({class_leaves}, p_stream);
     end if;

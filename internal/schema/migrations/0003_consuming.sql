@@ -29,8 +29,9 @@ $sqlstreams$;
 create function {schema}.bury(p_group integer, p_stream integer, p_kind text, p_outcomes json) returns void
 language plpgsql as $sqlstreams$
 declare
-    e record;
-    m record;
+    e      record;
+    m      record;
+    v_leaf bigint;
 begin
     for e in select x.id, x.attempt, x.reason, x.error
                from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, reason text, error text)
@@ -39,9 +40,15 @@ begin
         select d.produced_at, d.appended_at, d.scheduled_at, d.schema_version, d.message_key, d.routing_key, d.headers, d.options, d.payload, d.payload_bytes
           into m from {schema}.delivery d where d.group_id = p_group and d.message_id = e.id and d.copied;
         if not found then
+            select p.low into v_leaf from {schema}.partition p
+             where p.stream_id = p_stream and p.low <= e.id and p.high > e.id order by p.low desc limit 1;
+        else
+            v_leaf := null;
+        end if;
+        if v_leaf is not null then
             execute 'select l.produced_at, l.appended_at, l.scheduled_at, l.schema_version, l.message_key, l.routing_key, l.headers, l.options, '
                  || case p_kind when 'json' then 'l.payload, null::bytea as payload_bytes' else 'null::json as payload, l.payload as payload_bytes' end
-                 || ' from ' || {log} || p_stream || ' l where l.id = ' || e.id into m;
+                 || ' from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id = ' || e.id into m;
         end if;
         insert into {schema}.dead_letter (group_id, message_id, reason, error, attempts, produced_at, appended_at, scheduled_at, schema_version,
                                           message_key, routing_key, headers, options, payload, payload_bytes)
@@ -66,7 +73,7 @@ declare
     v_leaf  bigint;
     v_end   bigint;
     v_state text;
-    v_whole boolean := false; -- up to the end of a leaf: the next one may hold more
+    v_whole boolean := false; -- all of one leaf: a later one may hold more
 begin
     o_more := false;
     select c.seq, c.claimed into v_seq, o_claimed from {schema}.cursor c where c.group_id = p_group order by c.seq desc limit 1;
@@ -85,20 +92,23 @@ begin
     if v_count is distinct from 0 and v_count is not null then
         v_whole := v_top = v_end - 1;
     elsif v_state is distinct from 'ahead' then
-        -- The end, or a gap that retention, compaction or erasure left. Both bounds stand in the text, inclusive, because the planner does not know that nothing lies between an
-        -- id and the next, and would lock the leaf before.
+        -- The end, or a gap that retention, compaction or erasure left: the first leaf that holds something, so that what a range holds always lies in one leaf, that of its last id.
         select h.head into v_head from {schema}.head(p_stream, p_first_id) h;
-        if v_head > o_claimed then
-            execute 'select count(*), sum(q.size), max(q.id) from (select l.id, l.size from ' || {log} || p_stream || ' l where l.id >= ' || o_claimed + 1
+        for v_leaf in select p.low from {schema}.partition p
+                       where p.stream_id = p_stream and p.high > o_claimed + 1 and p.low <= v_head order by p.low
+        loop
+            execute 'select count(*), sum(q.size), max(q.id) from (select l.id, l.size from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1
                  || ' and l.id <= ' || v_head || ' order by l.id limit ' || p_max || ') q' into v_count, v_bytes, v_top;
-        end if;
+            exit when v_count > 0;
+        end loop;
+        v_whole := v_top < v_head;
     end if;
     if v_count > 0 then
         o_low := o_claimed;
         o_high := v_top;
         if v_bytes > p_bytes then
             execute 'select max(q.id) from (select r.id, r.n, sum(r.size) over (order by r.id) as total from (select l.id, l.size, row_number() over (order by l.id) as n from '
-                 || {log} || p_stream || ' l where l.id >= ' || o_claimed + 1 || ' and l.id <= ' || v_top || ' order by l.id) r) q where q.n = 1 or q.total <= ' || p_bytes
+                 || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1 || ' and l.id <= ' || v_top || ' order by l.id) r) q where q.n = 1 or q.total <= ' || p_bytes
                into o_high;
         end if;
         o_more := v_count >= p_max or o_high < v_top or v_whole;
@@ -114,16 +124,22 @@ $sqlstreams$;
 create function {schema}.break_up(p_group integer, p_stream integer, p_low bigint, p_high bigint, p_now timestamptz) returns integer
 language plpgsql as $sqlstreams$
 declare
-    v_count integer;
+    v_leaf  bigint;
+    v_count integer := 0;
 begin
-    execute 'insert into {schema_text}.delivery (group_id, message_id, state, due_at, solo, message_key, last_error)
-        select $1, l.id, ''pending'', $2, true, l.message_key, ''its range was taken over too often''
-          from ' || {log} || p_stream || ' l
-         where l.id >= ' || p_low + 1 || ' and l.id <= ' || p_high || ' and l.redacted_at is null
-           and not exists (select from {schema_text}.done d where d.group_id = $1 and d.message_id = l.id)
-         order by l.id
-        on conflict (group_id, message_id) do nothing' using p_group, p_now;
-    get diagnostics v_count = row_count;
+    -- What a range holds lies in the leaf of its last id.
+    select p.low into v_leaf from {schema}.partition p
+     where p.stream_id = p_stream and p.low <= p_high and p.high > p_high order by p.low desc limit 1;
+    if found then
+        execute 'insert into {schema_text}.delivery (group_id, message_id, state, due_at, solo, message_key, last_error)
+            select $1, l.id, ''pending'', $2, true, l.message_key, ''its range was taken over too often''
+              from ' || {log} || p_stream || '_' || v_leaf || ' l
+             where l.id >= ' || p_low + 1 || ' and l.id <= ' || p_high || ' and l.redacted_at is null
+               and not exists (select from {schema_text}.done d where d.group_id = $1 and d.message_id = l.id)
+             order by l.id
+            on conflict (group_id, message_id) do nothing' using p_group, p_now;
+        get diagnostics v_count = row_count;
+    end if;
     delete from {schema}.claim c where c.group_id = p_group and c.low = p_low;
     delete from {schema}.done d where d.group_id = p_group and d.message_id > p_low and d.message_id <= p_high;
     return v_count;
