@@ -17,6 +17,9 @@ const (
 	gocmp  = "github.com/google/go-cmp"
 	rapid  = "pgregory.net/rapid"
 	goleak = "go.uber.org/goleak"
+
+	cobra      = "github.com/spf13/cobra"
+	testscript = "github.com/rogpeppe/go-internal"
 )
 
 // allowed is what a package may import besides the standard library: packages of this module ("." is the root, a trailing /... means all
@@ -58,7 +61,10 @@ func arrows() []allowed {
 		// Programs.
 		{"internal/chaos/...", everything, []string{pgx, uuid, xsync}},
 		{"examples/...", []string{".", "internal/pgserver", "internal/ledger", "internal/chaos/..."}, []string{pgx, uuid, xsync}},
-		{"cmd/...", everything, []string{pgx, uuid, xsync}},
+		// The command line and the demo use the product as its users do, through the root package; the rest is what they cannot get there: migrations, codes, a throw-away server.
+		{"internal/demo", []string{".", "internal/pgserver", "internal/ledger"}, []string{pgx, uuid, xsync}},
+		{"internal/cli", []string{".", "internal/demo", "internal/pgserver", "internal/schema", "internal/store", "internal/diag"}, []string{pgx, uuid, xsync, cobra}},
+		{"cmd/sqlstreams", []string{"internal/cli"}, nil},
 	}
 }
 
@@ -92,7 +98,7 @@ func forbiddenImport(table []allowed, pkg, imported string, test bool) string {
 	}
 	modules := table[i].modules
 	if test {
-		modules = []string{pgx, uuid, xsync, gocmp, rapid, goleak}
+		modules = []string{pgx, uuid, xsync, gocmp, rapid, goleak, testscript}
 	}
 	if slices.ContainsFunc(modules, func(m string) bool { return imported == m || strings.HasPrefix(imported, m+"/") }) {
 		return ""
