@@ -139,7 +139,8 @@ func TestNoServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	produceAll(t, register[WelcomeEmail](t, openOn(t, db.Pool(t), nil), "s"), "after")
-	if n := db.QueryInt(t, `select count(*) from sqlstreams.log_1 where payload->>'user_id' <> 'first'`); n != 2 {
+	// The last one may wait in the inbox: the first client may be repeating its unknown batch at that moment.
+	if n := db.QueryInt(t, `select count(*) from (select payload from sqlstreams.log_1 union all select payload from sqlstreams.inbox where stream_id = 1) m where payload->>'user_id' <> 'first'`); n != 2 {
 		t.Errorf("%d messages, not 2", n)
 	}
 	if n := db.QueryInt(t, `select count(*) from sqlstreams.stream s full join sqlstreams.consumer_group g on g.stream_id = s.id`); n != 1 {
