@@ -246,8 +246,13 @@ type announcingTx struct {
 type StreamInfo struct {
 	ID        int
 	Name      string
-	FirstID   int64 // ids below it are gone
+	Kind      string // of the payloads: "json", or "bytes" for a codec's
+	FirstID   int64  // ids below it are gone
 	CreatedAt time.Time
+}
+
+func streamInfo(row *store.Stream) StreamInfo {
+	return StreamInfo{ID: row.ID, Name: row.Name, Kind: row.Kind, FirstID: row.FirstID, CreatedAt: row.CreatedAt}
 }
 
 // ListStreams returns all streams by name.
@@ -258,7 +263,7 @@ func (c *Client) ListStreams(ctx context.Context) ([]StreamInfo, error) {
 	}
 	all := make([]StreamInfo, 0, len(rows))
 	for _, row := range rows {
-		all = append(all, StreamInfo{ID: row.ID, Name: row.Name, FirstID: row.FirstID, CreatedAt: row.CreatedAt})
+		all = append(all, streamInfo(row))
 	}
 	return all, nil
 }
@@ -272,7 +277,8 @@ func (c *Client) GetStream(ctx context.Context, name string) (*StreamInfo, error
 	if err != nil {
 		return nil, err
 	}
-	return &StreamInfo{ID: row.ID, Name: row.Name, FirstID: row.FirstID, CreatedAt: row.CreatedAt}, nil
+	info := streamInfo(row)
+	return &info, nil
 }
 
 // DeleteStream deletes a stream with its messages, groups and dead letters. From its first step on the stream is gone for everybody (ErrStreamNotFound) and its name is free; if the call

@@ -70,9 +70,9 @@ func (c *Consumer[T]) Consume(ctx context.Context, f func(ctx context.Context, p
 	if f == nil {
 		return invalid(diag.InvalidOption, "consume", c.core.object, "the handler is nil")
 	}
-	codec, version := c.core.stream.codec, versionOf[T]()
+	codec, version, any := c.core.stream.codec, versionOf[T](), c.core.stream.verbatim
 	return c.core.consume(ctx, opts, func(ctx context.Context, m *delivery.Message, _ consume.Attempt) error {
-		if m.SchemaVersion != version {
+		if !any && m.SchemaVersion != version {
 			return consume.NotConvertible(m.SchemaVersion)
 		}
 		payload := new(T)

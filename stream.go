@@ -30,6 +30,8 @@ type stream struct {
 	codec   Codec
 	limits  storedStream
 	outcome Outcome
+	// verbatim payloads are taken and handed out as they are stored, whatever their schema version.
+	verbatim bool
 }
 
 // Stream is a named append-only log of payloads of type T. It is safe for concurrent use.

@@ -82,9 +82,14 @@ func (s *Store) inLeaf(ctx context.Context, stream int, id int64, read func(leaf
 			return nil, leaf{}, err
 		}
 		messages, err := read(at)
-		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42P01" || again {
+		if !undefinedTable(err) || again {
 			return messages, at, err
 		}
 		s.leaves.forget(stream)
 	}
+}
+
+func undefinedTable(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == "42P01"
 }
