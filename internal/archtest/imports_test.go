@@ -98,7 +98,7 @@ func forbiddenImport(table []allowed, pkg, imported string, test bool) string {
 	}
 	modules := table[i].modules
 	if test {
-		modules = []string{pgx, uuid, xsync, gocmp, rapid, goleak, testscript}
+		modules = append([]string{pgx, uuid, xsync, gocmp, rapid, goleak, testscript}, modules...)
 	}
 	if slices.ContainsFunc(modules, func(m string) bool { return imported == m || strings.HasPrefix(imported, m+"/") }) {
 		return ""
