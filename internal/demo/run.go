@@ -31,10 +31,7 @@ func Run(ctx context.Context, o Options) error {
 	s, err := d.run(ctx)
 	if err != nil {
 		s = nil
-		if ctx.Err() != nil {
-			err = errors.Join(context.Cause(ctx), err)
-		}
-		d.story.tell(say(alarm, "stopped", "the run could not be completed; what it started and made is removed"))
+		d.story.tell(say(alarm, "stopped", "the run could not be completed, so what was lost is not known"))
 	} else {
 		for _, row := range s.table() {
 			d.story.end("", row)
@@ -75,6 +72,16 @@ func (d *demo) run(ctx context.Context) (s *score, err error) {
 		}
 	}()
 	defer func() { err = errors.Join(err, d.stopCrew()) }()
+	s, err = d.tell(ctx)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		// Whatever an interruption made fail is no news.
+		s, err = nil, ctx.Err()
+	}
+	return s, err
+}
+
+// tell goes through the story.
+func (d *demo) tell(ctx context.Context) (*score, error) {
 	if err := d.begin(ctx); err != nil {
 		return nil, err
 	}

@@ -49,5 +49,14 @@ func (d *demo) loseOne(ctx context.Context) error {
 			return err
 		}
 	}
-	return d.rest(ctx, d.pace.Calm)
+	// Ranges with a hole would make the later chapters harder to tell.
+	return d.until(ctx, "the groups are beyond what was deleted", func(ctx context.Context) (bool, error) {
+		for _, name := range groups() {
+			status, err := d.group(name).Status(ctx)
+			if err != nil || status.Committed < id {
+				return false, err
+			}
+		}
+		return true, nil
+	})
 }

@@ -111,7 +111,11 @@ func (d *demo) hang(ctx context.Context) error {
 
 func hangEnds(all []attempt) []line {
 	first, last := all[0], all[len(all)-1]
-	return []line{say(good, "elsewhere", "attempt %d of message %d, in pid %d, succeeds %s after the first began; the goroutine in pid %d still hangs",
+	label := "elsewhere"
+	if first.pid == last.pid {
+		label = "again"
+	}
+	return []line{say(good, label, "attempt %d of message %d, in pid %d, succeeds %s after the first began; the goroutine in pid %d still hangs",
 		last.number, last.message, last.pid, seconds(last.ended.Sub(first.began)), first.pid)}
 }
 
