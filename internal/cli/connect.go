@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -47,9 +49,20 @@ func (a *app) connect(ctx context.Context, o openOptions) (*connection, error) {
 	})
 	if err != nil {
 		pool.Close()
-		return nil, err
+		return nil, forOperators(err)
 	}
 	return &connection{Client: client, pool: pool, names: names}, nil
+}
+
+// forOperators leaves out what an error tells programmers; the hint below it says what to do.
+func forOperators(err error) error {
+	e, ok := errors.AsType[*diag.Error](err)
+	if !ok || e.Code != diag.SchemaOld {
+		return err
+	}
+	c := *e
+	c.Detail, _, _ = strings.Cut(e.Detail, ": run `")
+	return &c
 }
 
 // close sends what is on its way and gives everything back, also when the command was interrupted.

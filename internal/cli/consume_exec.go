@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sqlstreams/sqlstreams"
@@ -35,8 +34,8 @@ func (c *consuming) execute(ctx context.Context, meta *sqlstreams.Meta, payload 
 	cmd.Env = append(os.Environ(), "SQLSTREAMS_ID="+number(meta.ID), "SQLSTREAMS_KEY="+meta.Key, "SQLSTREAMS_STREAM="+meta.Stream, "SQLSTREAMS_GROUP="+meta.Group,
 		"SQLSTREAMS_ATTEMPT="+number(meta.Attempt))
 	stderr := &tailWriter{}
-	cmd.Stdout = &lockedWriter{mu: &c.mu, w: c.app.env.Stdout}
-	cmd.Stderr = io.MultiWriter(stderr, &lockedWriter{mu: &c.mu, w: c.app.env.Stderr})
+	cmd.Stdout = c.app.env.Stdout
+	cmd.Stderr = io.MultiWriter(stderr, c.app.env.Stderr)
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil // it succeeded; something that it left behind still holds its output
@@ -45,8 +44,6 @@ func (c *consuming) execute(ctx context.Context, meta *sqlstreams.Meta, payload 
 		return nil
 	}
 	err = reason(ctx, err, stderr.lastLine())
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.app.complain(fmt.Sprintf("message %d, attempt %d: %s", meta.ID, meta.Attempt, c.app.oneLine(err)))
 	return err
 }
@@ -103,16 +100,4 @@ func (t *tailWriter) lastLine() string {
 		text = text[i+1:]
 	}
 	return printable(strings.TrimSpace(text))
-}
-
-// lockedWriter lets commands that run side by side write one after the other.
-type lockedWriter struct {
-	mu *sync.Mutex
-	w  io.Writer
-}
-
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }

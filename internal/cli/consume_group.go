@@ -23,7 +23,7 @@ type consuming struct {
 	taken atomic.Int64       // messages that were begun, for --until N
 	stop  context.CancelFunc // ends the run in good order
 
-	mu  sync.Mutex // one message at a time is written
+	mu  sync.Mutex
 	err error      // why writing failed
 }
 
@@ -77,9 +77,9 @@ func (c *consuming) handle(ctx context.Context, payload *[]byte) error {
 	}
 	m := &sqlstreams.Message{ID: meta.ID, Key: meta.Key, RoutingKey: meta.RoutingKey, SchemaVersion: meta.SchemaVersion, Headers: meta.Headers, Payload: *payload,
 		ProducedAt: meta.ProducedAt, AppendedAt: meta.AppendedAt, ScheduledAt: meta.ScheduledAt}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.app.writeMessage(m, meta.Attempt); err != nil {
+	if err := c.app.writeMessage(c.app.env.Stdout, m, meta.Attempt); err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		// Nobody saw the message, so it is not done; nobody will see the next ones either.
 		c.err = fmt.Errorf("write to standard output: %w", err)
 		c.stop()
@@ -118,5 +118,5 @@ func (c *consuming) watch(ctx context.Context) error {
 func (c *consuming) summary(took time.Duration) {
 	h := c.consumer.Health()
 	c.app.complain(fmt.Sprintf("consumer stopped after %s: claimed %d, succeeded %d, failed %d, delayed %d, dead %d, given back %d, stale %d, lease lost %d, abandoned %d",
-		took.Round(100*time.Millisecond), h.Claimed, h.Succeeded, h.Failed, h.Delayed, h.Dead, h.GivenBack, h.Stale, h.LeaseLost, h.Abandoned))
+		took.Round(10*time.Millisecond), h.Claimed, h.Succeeded, h.Failed, h.Delayed, h.Dead, h.GivenBack, h.Stale, h.LeaseLost, h.Abandoned))
 }

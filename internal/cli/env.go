@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 )
 
@@ -54,8 +55,26 @@ func Main(ctx context.Context, args []string, env Env) int {
 	return run(ctx, args, env)
 }
 
+func newApp(env Env) *app {
+	a := &app{env: env, outTerminal: env.Terminal(env.Stdout), errTerminal: env.Terminal(env.Stderr)}
+	a.env.Stdout, a.env.Stderr = &lockedWriter{w: env.Stdout}, &lockedWriter{w: env.Stderr}
+	return a
+}
+
+// lockedWriter lets handlers, the commands that they run, and the log write one after the other.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
 func run(ctx context.Context, args []string, env Env) int {
-	a := &app{env: env}
+	a := newApp(env)
 	root := newRoot(a)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

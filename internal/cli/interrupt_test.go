@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -68,5 +69,19 @@ func TestTailPrintsWhatArrivesUntilInterrupted(t *testing.T) {
 	p.interrupt(t, ExitDone)
 	if rest, err := io.ReadAll(p.out); err == nil && len(rest) > 0 {
 		t.Errorf("more was printed: %s", rest)
+	}
+}
+
+func TestThePGVariablesSayWhereTheDatabaseIs(t *testing.T) {
+	db := pgtest.NewDatabase(t)
+	cli(t, db, "stream", "create", "orders")
+	host, port, err := net.SplitHostPort(db.Server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startWith(t, []string{"DATABASE_URL=", "PGHOST=" + host, "PGPORT=" + port, "PGUSER=" + pgtest.Owner, "PGDATABASE=" + db.Name, "PGSSLMODE=disable"}, "stream", "list")
+	out, err := io.ReadAll(p.out)
+	if wait := p.Wait(); err != nil || wait != nil || !strings.Contains(string(out), "orders") {
+		t.Errorf("%v, %v\n%s%s", err, wait, out, p.stderr.String())
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -63,11 +64,11 @@ func payloadText(payload []byte) string {
 }
 
 // writeMessage writes one message in the chosen form: for people "id time key payload", so that columns of one stream's messages mostly stand below each other.
-func (a *app) writeMessage(m *sqlstreams.Message, attempt int) error {
+func (a *app) writeMessage(w io.Writer, m *sqlstreams.Message, attempt int) error {
 	if a.json() {
 		v := viewMessage(m)
 		v.Attempt = attempt
-		return a.line(v)
+		return a.line(w, v)
 	}
 	out := a.env.Stdout
 	key := printable(m.Key)
@@ -82,7 +83,7 @@ func (a *app) writeMessage(m *sqlstreams.Message, attempt int) error {
 	if m.Redacted {
 		text = "(redacted)"
 	}
-	_, err := fmt.Fprintln(out, line+text)
+	_, err := fmt.Fprintln(w, line+text)
 	return err
 }
 

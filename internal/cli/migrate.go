@@ -225,7 +225,7 @@ Exit code 1: a step is missing, or the schema is not one that this program can w
 			if err != nil {
 				return err
 			}
-			return m.state.Check(m.names)
+			return forOperators(m.state.Check(m.names))
 		},
 	}
 }

@@ -21,7 +21,8 @@ const (
 
 // colour reports whether a stream may get escape sequences.
 func (a *app) colour(w io.Writer) bool {
-	return !a.flags.noColor && a.env.Getenv("NO_COLOR") == "" && a.env.Getenv("TERM") != "dumb" && a.env.Terminal(w)
+	terminal := w == a.env.Stdout && a.outTerminal || w == a.env.Stderr && a.errTerminal
+	return terminal && !a.flags.noColor && a.env.Getenv("NO_COLOR") == "" && a.env.Getenv("TERM") != "dumb"
 }
 
 func (a *app) styled(w io.Writer, style, text string) string {
@@ -55,8 +56,8 @@ func (a *app) show(value any, text func(w io.Writer) error) error {
 }
 
 // line writes one object of many on one line.
-func (a *app) line(value any) error {
-	encoder := json.NewEncoder(a.env.Stdout)
+func (a *app) line(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
 	return encoder.Encode(value)
 }

@@ -153,7 +153,9 @@ func (p *producing) finish(ctx context.Context, err error) error {
 	}
 	v := p.view(err == nil)
 	if shown := p.app.show(v, func(w io.Writer) error {
-		if err != nil {
+		if err != nil && p.stored == 0 {
+			return nil
+		} else if err != nil {
 			w = p.app.env.Stderr
 		}
 		_, err := fmt.Fprintln(w, v)
@@ -169,12 +171,16 @@ func (p *producing) finish(ctx context.Context, err error) error {
 
 func (p *producing) resume(err error, next int64) error {
 	f := &failure{err: err}
+	stored := plural(p.stored, "message is surely stored", "messages are surely stored")
+	if p.stored == 0 {
+		stored = "nothing is surely stored"
+	}
 	if errors.Is(err, context.Canceled) && diag.CodeOf(err) == "" {
-		f.err = failf("interrupted: %s surely stored, %s %d comes next", plural(p.stored, "message is", "messages are"), p.what, next)
+		f.err = failf("interrupted: %s, %s %d comes next", stored, p.what, next)
 	} else if diag.Unknown(err) {
-		f.err = failf("%w; %s surely stored, those from %s %d on may be in part", err, plural(p.stored, "message is", "messages are"), p.what, next)
+		f.err = failf("%w; %s, of those from %s %d on some may be", err, stored, p.what, next)
 	} else {
-		f.err = failf("%w; %s surely stored, nothing from %s %d on", err, plural(p.stored, "message is", "messages are"), p.what, next)
+		f.err = failf("%w; %s, nothing from %s %d on", err, stored, p.what, next)
 	}
 	if p.what == "line" {
 		f.hint = fmt.Sprintf("go on with --skip %d", next-1)

@@ -19,7 +19,7 @@ type progress struct {
 const progressEvery = 200 * time.Millisecond
 
 func (a *app) newProgress(total int64) *progress {
-	return &progress{app: a, on: a.env.Terminal(a.env.Stderr) && a.env.Getenv("TERM") != "dumb", total: total}
+	return &progress{app: a, on: a.errTerminal && a.env.Getenv("TERM") != "dumb", total: total}
 }
 
 // draw is called as often as one likes.

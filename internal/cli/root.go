@@ -32,6 +32,8 @@ type app struct {
 		timeout                  time.Duration
 	}
 	ran bool // flags and arguments were understood
+
+	outTerminal, errTerminal bool
 }
 
 // The forms of output.
@@ -102,7 +104,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	if !cmd.HasSubCommands() {
-		return usagef("%s takes no argument, but %q is given", cmd.CommandPath(), args[0])
+		return usagef("%s takes no argument, but %q is given", commandName(cmd), args[0])
 	}
 	text := ""
 	cmd.SuggestionsMinimumDistance = 2
@@ -120,13 +122,21 @@ func args(names ...string) cobra.PositionalArgs {
 			need, many = need-1, true
 		}
 		if len(given) < need {
-			return usagef("%s needs %s", cmd.CommandPath(), strings.Join(names[len(given):need], " and "))
+			return usagef("%s needs %s", commandName(cmd), strings.Join(names[len(given):need], " and "))
+		}
+		if len(given) > need && !many && need == 0 {
+			return usagef("%s takes no argument, but %q is given", commandName(cmd), given[0])
 		}
 		if len(given) > need && !many {
-			return usagef("%s takes %d of arguments (%s), but %d are given", cmd.CommandPath(), need, strings.Join(names, " "), len(given))
+			return usagef("%s takes %s and no more, but %q is given", commandName(cmd), strings.Join(names, " and "), given[need])
 		}
 		return nil
 	}
+}
+
+// commandName is the command as it is typed, without the program.
+func commandName(cmd *cobra.Command) string {
+	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
 }
 
 // checkFlags fills in what the environment says, and looks at what all commands share. Commands run after it, so an error from here is usage.
@@ -150,7 +160,7 @@ func (a *app) checkFlags() error {
 // changes is called by every command that writes, before it does.
 func (a *app) changes(cmd *cobra.Command) error {
 	if a.flags.readOnly {
-		return usagef("%s changes the installation, which --read-only forbids", cmd.CommandPath())
+		return usagef("%s changes the installation, which --read-only forbids", commandName(cmd))
 	}
 	return nil
 }

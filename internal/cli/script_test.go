@@ -39,6 +39,7 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("DATABASE_URL", pgtest.NewDatabase(t).DSN)
+			env.Setenv("ADDR", pgtest.SharedServer(t).Addr())
 			env.Setenv("TZ", "UTC")
 			env.Values[inputKey{}] = &input{}
 			return nil
@@ -108,12 +109,17 @@ type process struct {
 
 func start(t *testing.T, db *pgtest.Database, args ...string) *process {
 	t.Helper()
+	return startWith(t, []string{"DATABASE_URL=" + db.DSN}, args...)
+}
+
+func startWith(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &process{Cmd: exec.CommandContext(t.Context(), self, args...)}
-	p.Env = append(os.Environ(), envMain+"=1", "DATABASE_URL="+db.DSN)
+	p.Env = append(append(os.Environ(), envMain+"=1"), env...)
 	p.Stderr = &p.stderr
 	if p.in, err = p.StdinPipe(); err != nil {
 		t.Fatal(err)

@@ -89,15 +89,15 @@ func (a *app) showStream(s *sqlstreams.StreamStatus, groups []groupView) error {
 	view := streamStatusView{streamView: viewStream(s.StreamInfo), Head: s.Head, HeadAt: at(s.HeadAt), OldestAt: at(s.OldestAt), Retained: s.Retained, Bytes: s.Bytes,
 		Partitions: s.Partitions, Inbox: s.Inbox, InboxOldest: at(s.InboxOldest), Groups: groups}
 	return a.show(view, func(w io.Writer) error {
-		ids := "none"
+		ids, messages := "none", "none"
 		if s.Retained > 0 {
-			ids = fmt.Sprintf("%d to %d", s.FirstID, s.Head)
+			ids, messages = fmt.Sprintf("%d to %d", s.FirstID, s.Head), "up to "+number(s.Retained)
 		}
 		inbox := number(s.Inbox)
 		if s.Inbox > 0 {
 			inbox += ", the first since " + stamp(s.InboxOldest)
 		}
-		if err := a.fields(w, "stream", s.Name, "kind", s.Kind, "created", stamp(s.CreatedAt), "ids", ids, "messages", "up to "+number(s.Retained), "oldest", stamp(s.OldestAt),
+		if err := a.fields(w, "stream", s.Name, "kind", s.Kind, "created", stamp(s.CreatedAt), "ids", ids, "messages", messages, "oldest", stamp(s.OldestAt),
 			"newest", stamp(s.HeadAt), "on disk", fmt.Sprintf("%s in %s", size(s.Bytes), plural(s.Partitions, "partition", "partitions")), "inbox", inbox); err != nil {
 			return err
 		}

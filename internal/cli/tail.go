@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 	"time"
@@ -122,6 +124,9 @@ func (t *tailing) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if status.Inbox > 0 {
+		t.app.complain(fmt.Sprintf("note: %s in the inbox for an id, which any running consumer of the stream gives; nobody sees them before", plural(status.Inbox, "message waits", "messages wait")))
+	}
 	switch t.options.from {
 	case "beginning":
 		t.after = status.FirstID - 1
@@ -182,14 +187,25 @@ func (t *tailing) run(ctx context.Context) error {
 
 // print reports whether as many were printed as were asked for.
 func (t *tailing) print(page []sqlstreams.Message) (done bool, err error) {
+	out := bufio.NewWriterSize(t.app.env.Stdout, 64<<10)
+	if done, err = t.choose(out, page); err == nil {
+		err = out.Flush()
+	}
+	if err != nil {
+		return false, fmt.Errorf("write to standard output: %w", err)
+	}
+	return done, nil
+}
+
+func (t *tailing) choose(out io.Writer, page []sqlstreams.Message) (done bool, err error) {
 	for i := range page {
 		m := &page[i]
 		t.after = m.ID
 		if t.options.key != "" && m.Key != t.options.key || t.grep != nil && !t.grep.Match(m.Payload) {
 			continue
 		}
-		if err := t.app.writeMessage(m, 0); err != nil {
-			return false, fmt.Errorf("write to standard output: %w", err)
+		if err := t.app.writeMessage(out, m, 0); err != nil {
+			return false, err
 		}
 		if t.printed++; t.printed == t.options.limit {
 			return true, nil

@@ -211,7 +211,7 @@ func TestLastLineOfStandardError(t *testing.T) {
 
 func TestTheBarIsDrawnOverItself(t *testing.T) {
 	var out bytes.Buffer
-	a := &app{env: Env{Stderr: &out, Getenv: func(string) string { return "" }, Terminal: func(any) bool { return true }}}
+	a := &app{errTerminal: true, env: Env{Stderr: &out, Getenv: func(string) string { return "" }, Terminal: func(any) bool { return true }}}
 	bar := a.newProgress(100)
 	bar.draw(1, 50, time.Second)
 	bar.draw(2, 60, time.Second+time.Millisecond) // too soon
