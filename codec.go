@@ -108,6 +108,12 @@ func (s *stream) encode(payload any, version int, opts *ProduceOptions) (store.O
 		}
 	}
 	out.Key, out.RoutingKey = opts.Key, opts.RoutingKey
+	if k := opts.IdempotencyKey; len(k) > maxIdempotencyKey {
+		return bad(diag.TooLarge, fmt.Sprintf("the idempotency key has %d bytes, allowed are %d", len(k), maxIdempotencyKey))
+	} else if !utf8.ValidString(k) || strings.ContainsFunc(k, isControl) {
+		return bad(diag.InvalidMessage, "the idempotency key is not valid UTF-8 without control characters")
+	}
+	out.IdempotencyKey = opts.IdempotencyKey
 	if len(opts.Headers) > 0 {
 		for k, v := range opts.Headers {
 			if !utf8.ValidString(k) || !utf8.ValidString(v) {
@@ -129,5 +135,8 @@ func (s *stream) encode(payload any, version int, opts *ProduceOptions) (store.O
 	}
 	return out, nil
 }
+
+// maxIdempotencyKey is the longest idempotency key in bytes.
+const maxIdempotencyKey = 512
 
 func isControl(r rune) bool { return r < 0x20 || r == 0x7f }

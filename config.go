@@ -41,6 +41,16 @@ type ClientConfig struct {
 	Hooks []Hook
 }
 
+// idempotencyWindow returns for how long the stream remembers idempotency keys.
+func (s storedStream) idempotencyWindow() time.Duration {
+	if s.WindowMS == 0 {
+		return defaultWindow
+	}
+	return time.Duration(s.WindowMS) * time.Millisecond
+}
+
+const defaultWindow = 24 * time.Hour
+
 // StreamConfig describes a stream and is stored with it. The zero value of each field means its default.
 type StreamConfig struct {
 	// Codec replaces JSON as the encoding of payloads. Whether a stream holds JSON (readable in psql) or a codec's bytes is decided when it is created and never changes.
@@ -52,6 +62,8 @@ type StreamConfig struct {
 	MaxKey int
 	// MaxHeaders is the largest size of a message's headers, encoded, in bytes. Default 16 KiB, at most 1 MiB.
 	MaxHeaders int
+	// IdempotencyWindow is for how long idempotency keys are remembered. Default 24 h; 1 s to 366 days. A changed one applies to keys that are taken from then on.
+	IdempotencyWindow time.Duration
 }
 
 // MessageOptions say how a message is run. A message may request them (ProduceOptions.Message), a group sets defaults and limits (ConsumerConfig). Zero means unset.
@@ -100,6 +112,10 @@ type ProduceOptions struct {
 	Headers map[string]string
 	// Message requests how the message is run; consumers clamp it.
 	Message *MessageOptions
+	// IdempotencyKey makes producing it again harmless: while the stream remembers the key (StreamConfig.IdempotencyWindow), a message with the same key is not stored and Produced says Duplicate.
+	// At most 512 bytes of UTF-8 without control characters. A message with a key gets its id a little later (ID 0). If another transaction has taken the key and is still open, it is awaited for at
+	// most 5 s (ErrStreamBusy then); if it rolls back, this message is stored. Default "": none.
+	IdempotencyKey string
 }
 
 // ConsumeOptions belong to one Consume call. The zero value of each field means its default.
@@ -245,10 +261,11 @@ func (c *ConsumerConfig) limits(op, object string) (delivery.Limits, error) {
 // The stored form of configs: a JSON object with its version in v. Durations are milliseconds with fractions.
 type (
 	storedStream struct {
-		V          int `json:"v"`
-		MaxPayload int `json:"max_payload"`
-		MaxKey     int `json:"max_key"`
-		MaxHeaders int `json:"max_headers"`
+		V          int   `json:"v"`
+		MaxPayload int   `json:"max_payload"`
+		MaxKey     int   `json:"max_key"`
+		MaxHeaders int   `json:"max_headers"`
+		WindowMS   int64 `json:"idempotency_window_ms"`
 	}
 	storedPolicy struct {
 		TimeoutMS   float64 `json:"timeout_ms"`

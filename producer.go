@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sqlstreams/sqlstreams/internal/diag"
@@ -31,6 +32,8 @@ type Produced struct {
 	// ID is the message's id; 0 while it waits in the inbox for its id, which is so for everything that is produced in a caller's transaction, and now and then
 	// for a message produced while another producer held the stream.
 	ID int64
+	// Duplicate says that a message with the same idempotency key was there before, and this one was not stored. ID is then the original's, once it has one.
+	Duplicate bool
 }
 
 // Producer returns a producer of the stream. Options may be nil.
@@ -48,12 +51,35 @@ func (p *Producer[T]) Produce(ctx context.Context, payload *T, opts *ProduceOpti
 	if err != nil {
 		return Produced{}, err
 	}
+	if out.IdempotencyKey != "" {
+		produced, err := p.produceKeyed(ctx, []store.Outgoing{out})
+		if err != nil {
+			return Produced{}, err
+		}
+		return produced[0], nil
+	}
 	stored, err := p.core.client.batcher.Produce(ctx, p.core.id, p.core.kind, p.core.object, []store.Outgoing{out})
 	return Produced{ID: stored.First}, err
 }
 
+func (p *Producer[T]) produceKeyed(ctx context.Context, outs []store.Outgoing) ([]Produced, error) {
+	results, err := p.core.client.batcher.ProduceKeyed(ctx, p.core.id, p.core.kind, p.core.object, p.core.limits.idempotencyWindow(), outs)
+	return keyedResults(results), err
+}
+
+func keyedResults(results []store.KeyedResult) []Produced {
+	if results == nil {
+		return nil
+	}
+	produced := make([]Produced, len(results))
+	for i, r := range results {
+		produced[i] = Produced{ID: r.Original, Duplicate: r.Duplicate}
+	}
+	return produced
+}
+
 // ProduceBatch appends messages in their order, all or none of them, with ids that follow each other. Otherwise it is Produce. An empty batch is no error. A batch beyond 10,000 messages or
-// 16 MiB gets its ids a little later (ID 0).
+// 16 MiB, or with an idempotency key in it, gets its ids a little later (ID 0); messages whose idempotency key is known are left out, and the rest is stored.
 func (p *Producer[T]) ProduceBatch(ctx context.Context, batch []Outgoing[T]) ([]Produced, error) {
 	if len(batch) == 0 {
 		return nil, nil
@@ -61,6 +87,9 @@ func (p *Producer[T]) ProduceBatch(ctx context.Context, batch []Outgoing[T]) ([]
 	outs, err := p.encodeAll(batch)
 	if err != nil {
 		return nil, err
+	}
+	if store.Keyed(outs) {
+		return p.produceKeyed(ctx, outs)
 	}
 	stored, err := p.core.client.batcher.Produce(ctx, p.core.id, p.core.kind, p.core.object, outs)
 	if err != nil {
@@ -83,7 +112,11 @@ func (p *Producer[T]) ProduceTx(ctx context.Context, tx pgx.Tx, payload *T, opts
 	if err != nil {
 		return Produced{}, err
 	}
-	return Produced{}, p.putTx(ctx, tx, []store.Outgoing{out})
+	produced, err := p.putTx(ctx, tx, []store.Outgoing{out})
+	if err != nil {
+		return Produced{}, err
+	}
+	return produced[0], nil
 }
 
 // ProduceBatchTx is ProduceTx for several messages, which keep their order.
@@ -95,25 +128,33 @@ func (p *Producer[T]) ProduceBatchTx(ctx context.Context, tx pgx.Tx, batch []Out
 	if err != nil {
 		return nil, err
 	}
-	if err := p.putTx(ctx, tx, outs); err != nil {
-		return nil, err
-	}
-	return make([]Produced, len(batch)), nil
+	return p.putTx(ctx, tx, outs)
 }
 
-func (p *Producer[T]) putTx(ctx context.Context, tx pgx.Tx, outs []store.Outgoing) error {
+func (p *Producer[T]) putTx(ctx context.Context, tx pgx.Tx, outs []store.Outgoing) ([]Produced, error) {
 	if tx == nil {
-		return invalid(diag.InvalidTransaction, "produce to", p.core.object, "the transaction is nil")
+		return nil, invalid(diag.InvalidTransaction, "produce to", p.core.object, "the transaction is nil")
 	}
-	if err := p.core.client.store.PutTx(ctx, tx, p.core.id, p.core.kind, outs); err != nil {
-		return renamed(err, p.core.object)
+	produced := make([]Produced, len(outs))
+	if store.Keyed(outs) {
+		results, err := p.core.client.store.PutKeyedTx(ctx, tx, p.keyedRequest(outs))
+		if err != nil {
+			return nil, renamed(err, p.core.object)
+		}
+		produced = keyedResults(results)
+	} else if err := p.core.client.store.PutTx(ctx, tx, p.core.id, p.core.kind, outs); err != nil {
+		return nil, renamed(err, p.core.object)
 	}
 	if a, ok := tx.(*announcingTx); ok {
 		a.streams[p.core.id] = struct{}{}
 	} else {
 		p.core.client.announce(p.core.id, false)
 	}
-	return nil
+	return produced, nil
+}
+
+func (p *Producer[T]) keyedRequest(outs []store.Outgoing) *store.KeyedRequest {
+	return &store.KeyedRequest{Stream: p.core.id, Kind: p.core.kind, Batch: uuid.New(), Window: p.core.limits.idempotencyWindow(), Messages: outs}
 }
 
 // ProduceSQLTx is ProduceTx for a transaction of database/sql, with pgx's driver or any other Postgres driver that takes $1.
@@ -125,11 +166,19 @@ func (p *Producer[T]) ProduceSQLTx(ctx context.Context, tx *sql.Tx, payload *T, 
 	if tx == nil {
 		return Produced{}, invalid(diag.InvalidTransaction, "produce to", p.core.object, "the transaction is nil")
 	}
-	if err := p.core.client.store.PutSQLTx(ctx, tx, p.core.id, p.core.kind, []store.Outgoing{out}); err != nil {
+	outs := []store.Outgoing{out}
+	var produced Produced
+	if store.Keyed(outs) {
+		results, err := p.core.client.store.PutKeyedSQLTx(ctx, tx, p.keyedRequest(outs))
+		if err != nil {
+			return Produced{}, renamed(err, p.core.object)
+		}
+		produced = keyedResults(results)[0]
+	} else if err := p.core.client.store.PutSQLTx(ctx, tx, p.core.id, p.core.kind, outs); err != nil {
 		return Produced{}, renamed(err, p.core.object)
 	}
 	p.core.client.announce(p.core.id, false)
-	return Produced{}, nil
+	return produced, nil
 }
 
 func (p *Producer[T]) encode(payload *T, opts *ProduceOptions) (store.Outgoing, error) {

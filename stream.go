@@ -1,10 +1,12 @@
 package sqlstreams
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
 	"strconv"
+	"time"
 
 	"github.com/sqlstreams/sqlstreams/internal/diag"
 	"github.com/sqlstreams/sqlstreams/internal/store"
@@ -71,10 +73,12 @@ func (c *Client) registerStream(ctx context.Context, name string, config *Stream
 	if err := checkBounds(op, s.object,
 		bounded{name: "MaxPayload", value: int64(cfg.MaxPayload), low: 1, high: 256 << 20},
 		bounded{name: "MaxKey", value: int64(cfg.MaxKey), low: 1, high: 2048},
-		bounded{name: "MaxHeaders", value: int64(cfg.MaxHeaders), low: 1, high: 1 << 20}); err != nil {
+		bounded{name: "MaxHeaders", value: int64(cfg.MaxHeaders), low: 1, high: 1 << 20},
+		bounded{name: "IdempotencyWindow", value: int64(cfg.IdempotencyWindow), low: int64(time.Second), high: int64(366 * 24 * time.Hour)}); err != nil {
 		return nil, err
 	}
-	s.limits = storedStream{V: configVersion, MaxPayload: or(cfg.MaxPayload, 1<<20), MaxKey: or(cfg.MaxKey, 512), MaxHeaders: or(cfg.MaxHeaders, 16<<10)}
+	s.limits = storedStream{V: configVersion, MaxPayload: or(cfg.MaxPayload, 1<<20), MaxKey: or(cfg.MaxKey, 512), MaxHeaders: or(cfg.MaxHeaders, 16<<10),
+		WindowMS: (cmp.Or(cfg.IdempotencyWindow, defaultWindow)).Milliseconds()}
 	stored, err := json.Marshal(s.limits)
 	if err != nil {
 		return nil, &diag.Error{Code: diag.InvalidOption, Op: op, Object: s.object, Err: err}

@@ -231,6 +231,8 @@ func TestDutiesDoTheirWork(t *testing.T) {
 	db.Exec(t, `insert into sqlstreams.producer_batch (producer, batch, created_at) select gen_random_uuid(), 1, now() - h * interval '59 minutes' from generate_series(0, 3) h`)
 	db.Exec(t, `insert into sqlstreams.attempt (group_id, message_id, attempt, kind, ended_at) select 1, 1, 1, 'retry', now() - d * interval '5 days' from generate_series(3, 0, -1) d`)
 	db.Exec(t, `insert into sqlstreams.instance (id, group_id, host, pid, seen_at) select gen_random_uuid(), 1, 'h', 1, now() - m * interval '4 minutes' from generate_series(0, 3) m`)
+	db.Exec(t, `insert into sqlstreams.idempotency_key (stream_id, key, batch, taken_at, expires_at) select 1, 'k' || h, gen_random_uuid(), now() - interval '2 hours', now() + h * interval '1 minute' from generate_series(-2, 1) h`)
+	db.Exec(t, `insert into sqlstreams.idempotency_id (stream_id, key, message_id, recorded_at) select 1, 'k' || h, 10 + h, now() - interval '1 hour' from generate_series(-2, 1) h`)
 	db.Exec(t, `insert into sqlstreams.stream (name, payload_kind, config, state, updated_at) values ('half', 'json', '{}', 'deleting', now() - interval '2 minutes')`)
 
 	announced := map[int]bool{}
@@ -254,6 +256,9 @@ func TestDutiesDoTheirWork(t *testing.T) {
 		"rows of cursors":                         {`select count(*) from sqlstreams.cursor`, 1},
 		"batches younger than an hour":            {`select count(*) from sqlstreams.producer_batch`, 2},
 		"attempts younger than a week":            {`select count(*) from sqlstreams.attempt`, 2},
+		"idempotency keys that count":             {`select count(*) from sqlstreams.idempotency_key`, 1},
+		"ids under keys that count":               {`select count(*) from sqlstreams.idempotency_id where key = 'k1'`, 1},
+		"ids under keys":                          {`select count(*) from sqlstreams.idempotency_id`, 1},
 		"instances seen in five minutes":          {`select count(*) from sqlstreams.instance`, 2},
 		"streams that are there or being deleted": {`select count(*) from sqlstreams.stream`, 1},
 	} {

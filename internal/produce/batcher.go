@@ -37,6 +37,7 @@ const (
 // Appender stores batches. internal/store implements it.
 type Appender interface {
 	Append(ctx context.Context, req *store.AppendRequest) (store.AppendReply, error)
+	ProduceKeyed(ctx context.Context, req *store.KeyedRequest) ([]store.KeyedResult, error)
 	ForgetBatches(ctx context.Context, producer uuid.UUID, from, to int64) error
 }
 
@@ -250,30 +251,44 @@ func (b *Batcher) settle(stream int, q *queue, kind string, messages []store.Out
 	case len(messages) >= waitMessages:
 		req.Wait = lockWait
 	}
+	err = b.until(b.ctx, func(ctx context.Context) (err error) {
+		var reply store.AppendReply
+		reply, err = b.appender.Append(ctx, req)
+		first = reply.First
+		q.repeated = q.repeated || diag.Unknown(err)
+		return err
+	})
+	if err != nil {
+		first = 0
+	}
+	return first, err
+}
+
+// until sends until the outcome is known or the time for that is over. What is sent must store nothing twice.
+func (b *Batcher) until(ctx context.Context, send func(context.Context) error) error {
 	began := time.Now()
 	unknown := false
 	for attempt := 0; ; attempt++ {
-		reply, err := b.appender.Append(b.ctx, req)
+		err := send(ctx)
 		if err == nil {
-			return reply.First, nil
+			return nil
 		}
 		unknown = unknown || diag.Unknown(err)
-		q.repeated = q.repeated || unknown
 		bound := tryFor
 		if unknown {
 			bound = settleFor
 		}
 		// Once a sending may have taken effect, only its repetition can tell; a definite refusal of a repetition (a role's right revoked meanwhile) does not.
-		if b.ctx.Err() != nil || time.Since(began) > bound || !unknown && !diag.Retryable(err) {
-			return 0, verdict(err, unknown)
+		if ctx.Err() != nil || time.Since(began) > bound || !unknown && !diag.Retryable(err) {
+			return verdict(err, unknown)
 		}
 		pause := min(20*time.Millisecond<<min(attempt, 6), time.Second)
 		timer := time.NewTimer(pause/2 + rand.N(pause/2+1))
 		select {
 		case <-timer.C:
-		case <-b.ctx.Done():
+		case <-ctx.Done():
 			timer.Stop()
-			return 0, verdict(err, unknown)
+			return verdict(err, unknown)
 		}
 	}
 }

@@ -27,6 +27,9 @@ type log struct {
 	takes   time.Duration
 	script  func(n int, req *store.AppendRequest) (before, after error)
 	calls   int
+
+	keyed     []uuid.UUID // batches sent
+	keyedErrs []error     // for one sending each
 }
 
 func (l *log) Append(ctx context.Context, req *store.AppendRequest) (store.AppendReply, error) {
@@ -60,6 +63,21 @@ func (l *log) Append(ctx context.Context, req *store.AppendRequest) (store.Appen
 	l.sizes = append(l.sizes, len(req.Messages))
 	l.waits = append(l.waits, req.Wait)
 	return store.AppendReply{First: first}, after
+}
+
+// ProduceKeyed stores what it has not stored under the batch, like Append.
+func (l *log) ProduceKeyed(ctx context.Context, req *store.KeyedRequest) ([]store.KeyedResult, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keyed = append(l.keyed, req.Batch)
+	if len(l.keyedErrs) > 0 {
+		err := l.keyedErrs[0]
+		l.keyedErrs = l.keyedErrs[1:]
+		if err != nil {
+			return nil, err
+		}
+	}
+	return make([]store.KeyedResult, len(req.Messages)), nil
 }
 
 func (l *log) ForgetBatches(_ context.Context, _ uuid.UUID, from, to int64) error {

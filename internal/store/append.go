@@ -29,6 +29,8 @@ type Outgoing struct {
 	RoutingKey string
 	Headers    []byte // nil: none
 	Options    []byte // nil: none
+
+	IdempotencyKey string // "": none
 }
 
 // Separator stands between the values of a packed column, Null for a missing one. Neither can occur raw in JSON, and names and keys hold no control characters.
@@ -230,18 +232,22 @@ func (s *Store) put(stream int, kind string, batch []Outgoing) (string, []any) {
 		bytes = ptr(byteaArray(p.bytes))
 	}
 	if p.versions != nil {
-		var b strings.Builder
-		b.WriteByte('{')
-		for i, v := range p.versions {
-			if i > 0 {
-				b.WriteByte(',')
-			}
-			b.WriteString(strconv.Itoa(int(v)))
-		}
-		b.WriteByte('}')
-		versions = ptr(b.String())
+		versions = ptr(integerArray(p.versions))
 	}
 	return s.text["put_inbox"], []any{stream, p.payloads, bytes, versions, p.keys, p.routingKeys, p.headers, p.options, kind}
+}
+
+func integerArray(values []int32) string {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i, v := range values {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(int(v)))
+	}
+	b.WriteByte('}')
+	return b.String()
 }
 
 func byteaArray(values [][]byte) string {

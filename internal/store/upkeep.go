@@ -74,6 +74,7 @@ const (
 	TrimBatches   = "trim_batches"
 	TrimAttempts  = "trim_attempts"
 	TrimInstances = "trim_instances"
+	TrimKeys      = "trim_keys"
 )
 
 // Trim removes what has outlived its use, at most limit rows; it returns how many.
@@ -83,6 +84,12 @@ func (s *Store) Trim(ctx context.Context, what string, limit int) (int, error) {
 	args := []any{limit}
 	if what == TrimInstances {
 		args = nil
+	}
+	if what == TrimKeys {
+		// It removes rows of two tables and counts those of one.
+		var n int
+		err := s.control.QueryRow(ctx, s.text[what], limit).Scan(&n)
+		return n, ClassifyNoEffect("keep up", what, err)
 	}
 	tag, err := s.control.Exec(ctx, s.text[what], args...)
 	return int(tag.RowsAffected()), ClassifyNoEffect("keep up", what, err)

@@ -60,6 +60,7 @@ create table {schema}.inbox (
     options        json,
     payload        json,
     payload_bytes  bytea,
+    idempotency_key text collate "C",
     -- The xid stands in the key because nothing forbids a sequence to be set back (a copy, a restore): the seq alone need not be unique.
     primary key (stream_id, seq, xid, part)
 ) partition by list (part);
@@ -79,6 +80,28 @@ create table {schema}.producer_batch (
     primary key (producer, batch)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 comment on table {schema}.producer_batch is 'Batches that were stored, so that a repetition after a lost confirmation stores nothing twice.';
+
+create table {schema}.idempotency_key (
+    stream_id  integer not null,
+    key        text collate "C" not null,
+    batch      uuid not null,
+    taken_at   timestamptz not null default clock_timestamp(),
+    expires_at timestamptz not null,
+    primary key (stream_id, key)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+comment on table {schema}.idempotency_key is 'Keys under which messages were produced: while a row is there, another message with its key is a duplicate.';
+comment on column {schema}.idempotency_key.batch is 'The call that took the key, so that its own repetition is told from a duplicate.';
+create index idempotency_key_expires on {schema}.idempotency_key (expires_at);
+
+-- Apart from the keys, and never unique without the id: whoever gives ids must not wait for a row that an open transaction of somebody else can hold.
+create table {schema}.idempotency_id (
+    stream_id   integer not null,
+    key         text collate "C" not null,
+    message_id  bigint not null,
+    recorded_at timestamptz not null default clock_timestamp(),
+    primary key (stream_id, key, message_id)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+comment on table {schema}.idempotency_id is 'The ids that messages with an idempotency key got. A row counts if it is not older than the key''s taken_at.';
 
 create table {schema}.consumer_group (
     id             integer generated always as identity primary key,

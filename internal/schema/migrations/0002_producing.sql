@@ -129,21 +129,22 @@ declare
     v_to        integer;
     v_rows      integer;
     v_count     integer := 0;
+    v_keyed     boolean;
 begin
     if p_hint is null then
-        select array_agg(q.part order by q.seq), array_agg(q.position order by q.seq), pg_current_snapshot()
-          into v_parts, v_positions, seen
-          from (select i.part, i.ctid as position, i.seq from {schema}.inbox i
+        select array_agg(q.part order by q.seq), array_agg(q.position order by q.seq), coalesce(bool_or(q.keyed), false), pg_current_snapshot()
+          into v_parts, v_positions, v_keyed, seen
+          from (select i.part, i.ctid as position, i.seq, i.idempotency_key is not null as keyed from {schema}.inbox i
                  where i.stream_id = p_stream order by i.seq limit p_limit + 1) q;
     else
-        select array_agg(q.part order by q.seq), array_agg(q.position order by q.seq), pg_current_snapshot()
-          into v_parts, v_positions, seen
-          from (select u.part, u.position, u.seq from (
-                    select i.part, i.ctid as position, i.seq from {schema}.inbox i
+        select array_agg(q.part order by q.seq), array_agg(q.position order by q.seq), coalesce(bool_or(q.keyed), false), pg_current_snapshot()
+          into v_parts, v_positions, v_keyed, seen
+          from (select u.part, u.position, u.seq, u.keyed from (
+                    select i.part, i.ctid as position, i.seq, i.idempotency_key is not null as keyed from {schema}.inbox i
                      where i.stream_id = p_stream and i.xid >= pg_snapshot_xmax(p_hint)
                     union all
-                    select r.part, r.ctid, r.seq from pg_snapshot_xip(p_hint) as x (xid)
-                     cross join lateral (select i.part, i.ctid, i.seq from {schema}.inbox i where i.stream_id = p_stream and i.xid = x.xid offset 0) r) u
+                    select r.part, r.ctid, r.seq, r.idempotency_key is not null from pg_snapshot_xip(p_hint) as x (xid)
+                     cross join lateral (select i.part, i.ctid, i.seq, i.idempotency_key from {schema}.inbox i where i.stream_id = p_stream and i.xid = x.xid offset 0) r) u
                  order by u.seq limit p_limit + 1) q;
     end if;
     moved := coalesce(cardinality(v_parts), 0);
@@ -174,6 +175,13 @@ begin
         end if;
         v_count := v_to;
     end loop;
+    if v_keyed then
+        insert into {schema}.idempotency_id (stream_id, key, message_id)
+        select p_stream, i.idempotency_key, p_head + p.n
+          from unnest(v_parts, v_positions) with ordinality as p (part, position, n)
+          join {schema}.inbox i on i.part = p.part and i.ctid = p.position
+         where i.idempotency_key is not null;
+    end if;
     delete from {schema}.inbox i using unnest(v_parts, v_positions) as p (part, position)
      where i.part = p.part and i.ctid = p.position;
     get diagnostics v_count = row_count;
@@ -198,6 +206,71 @@ begin
      order by t.n;
     get diagnostics v_count = row_count;
     return v_count;
+end
+$sqlstreams$;
+
+-- Puts a packed batch of which some messages carry idempotency keys into the inbox, in the caller's transaction, and leaves out those whose key was taken before. Keys are taken first, sorted, each by an insert
+-- that does nothing on a conflict, and looked at in a new statement: a transaction that has taken one and is still open is awaited for at most five seconds (55P03 then), and if it rolls back this one stores.
+-- o_outcome: stored | gone (the stream is, or holds another kind). o_states has a letter for each message: n stored now, r stored before by this very batch (a repetition), d duplicate. o_ids: the ids
+-- of duplicates' originals, comma-separated, empty where none is known yet.
+create function {schema}.put_keyed(p_stream integer, p_kind text, p_batch uuid, p_window_ms bigint, p_idempotency_keys text, p_payloads text, p_bytes bytea[], p_versions integer[],
+                                   p_keys text, p_routing_keys text, p_headers text, p_options text, out o_outcome text, out o_states text, out o_ids text)
+language plpgsql set lock_timeout = '5s' as $sqlstreams$
+declare
+    v_given text[] := array(select t.key from string_to_table(p_idempotency_keys, E'\x1e', E'\x1f') with ordinality as t (key, n) order by t.n);
+    v_now   timestamptz := clock_timestamp();
+    v_taken text[];
+    v_count integer;
+begin
+    perform from {schema}.stream s where s.id = p_stream and s.state = 'active' and s.payload_kind = p_kind;
+    if not found then
+        o_outcome := 'gone';
+        return;
+    end if;
+    -- A key that has expired is free, also before upkeep has removed it.
+    if exists (select from {schema}.idempotency_key k where k.stream_id = p_stream and k.key = any (v_given) and k.expires_at <= v_now) then
+        perform from (select k.key from {schema}.idempotency_key k where k.stream_id = p_stream and k.key = any (v_given) and k.expires_at <= v_now order by k.key for update) q;
+        delete from {schema}.idempotency_key k where k.stream_id = p_stream and k.key = any (v_given) and k.expires_at <= v_now;
+    end if;
+    with taken as (
+        insert into {schema}.idempotency_key (stream_id, key, batch, taken_at, expires_at)
+        select p_stream, g.key, p_batch, v_now, v_now + p_window_ms * interval '1 millisecond'
+          from (select distinct u.key from unnest(v_given) as u (key) where u.key is not null) g
+         order by g.key
+        on conflict do nothing returning key)
+    select array_agg(t.key) into v_taken from taken t;
+    -- In a new statement, which sees what was committed while the insert waited. The first of a batch's messages with one key is the original of the others.
+    select string_agg(case when q.key is null or q.first and q.key = any (v_taken) then 'n' when q.first and k.batch = p_batch then 'r' else 'd' end, '' order by q.n),
+           string_agg(coalesce(case when not q.first or k.batch <> p_batch then (select max(x.message_id) from {schema}.idempotency_id x
+               where x.stream_id = p_stream and x.key = q.key and x.recorded_at >= k.taken_at)::text end, ''), ',' order by q.n)
+      into o_states, o_ids
+      from (select u.key, u.n, row_number() over (partition by u.key order by u.n) = 1 as first from unnest(v_given) with ordinality as u (key, n)) q
+      left join {schema}.idempotency_key k on k.stream_id = p_stream and k.key = q.key;
+    insert into {schema}.inbox (part, stream_id, schema_version, message_key, routing_key, headers, options, payload, payload_bytes, idempotency_key)
+    select (select q.part from {schema}.inbox_part q order by q.current_since desc, q.part limit 1), p_stream, coalesce(t.version, 1), t.message_key, t.routing_key, t.headers::json, t.options::json,
+           t.payload::json, t.bytes, t.idempotency_key
+      from rows from (string_to_table(p_payloads, E'\x1e', E'\x1f'), unnest(p_bytes), unnest(p_versions), string_to_table(p_keys, E'\x1e', E'\x1f'),
+                      string_to_table(p_routing_keys, E'\x1e', E'\x1f'), string_to_table(p_headers, E'\x1e', E'\x1f'), string_to_table(p_options, E'\x1e', E'\x1f'), unnest(v_given))
+           with ordinality as t (payload, bytes, version, message_key, routing_key, headers, options, idempotency_key, n)
+     where substr(o_states, t.n::integer, 1) = 'n'
+     order by t.n;
+    get diagnostics v_count = row_count;
+    if v_count <> length(translate(o_states, 'rd', '')) then
+        raise exception 'a batch of % messages came apart into %', length(translate(o_states, 'rd', '')), v_count using errcode = '22000';
+    end if;
+    o_outcome := 'stored';
+end
+$sqlstreams$;
+
+-- put_keyed in a transaction of its own, which it commits. Repeating it under one p_batch stores nothing twice.
+create procedure {schema}.produce_keyed(p_stream integer, p_kind text, p_batch uuid, p_window_ms bigint, p_idempotency_keys text, p_payloads text, p_bytes bytea[], p_versions integer[],
+                                        p_keys text, p_routing_keys text, p_headers text, p_options text, inout o_outcome text, inout o_states text, inout o_ids text)
+language plpgsql as $sqlstreams$
+begin
+    commit;
+    set transaction isolation level read committed;
+    select k.o_outcome, k.o_states, k.o_ids into o_outcome, o_states, o_ids
+      from {schema}.put_keyed(p_stream, p_kind, p_batch, p_window_ms, p_idempotency_keys, p_payloads, p_bytes, p_versions, p_keys, p_routing_keys, p_headers, p_options) k;
 end
 $sqlstreams$;
 

@@ -125,6 +125,18 @@ begin
         commit;
     end loop;
     loop
+        set transaction isolation level read committed;
+        delete from {schema}.idempotency_key k where k.ctid = any (array(select x.ctid from {schema}.idempotency_key x where x.stream_id = p_stream limit 5000));
+        exit when not found;
+        commit;
+    end loop;
+    loop
+        set transaction isolation level read committed;
+        delete from {schema}.idempotency_id k where k.ctid = any (array(select x.ctid from {schema}.idempotency_id x where x.stream_id = p_stream limit 5000));
+        exit when not found;
+        commit;
+    end loop;
+    loop
         select g.id into v_group from {schema}.consumer_group g where g.stream_id = p_stream limit 1;
         exit when not found;
         perform set_config('lock_timeout', '2s', true);
