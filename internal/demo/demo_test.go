@@ -146,8 +146,10 @@ func TestSabotageIsNoticed(t *testing.T) {
 	if n[1] != n[0]-1 || n[7] != n[6]-1 || n[5] != 1 || n[11] != 1 || n[12] != 1 {
 		t.Errorf("it ends %d", n)
 	}
-	if !regexp.MustCompile(`sabotage +message \d+, payment \d+, deleted`).MatchString(text) {
-		t.Error("nothing is said of the sabotage")
+	deleted := regexp.MustCompile(`sabotage +message \d+, payment (\d+), deleted`).FindStringSubmatch(text)
+	named := regexp.MustCompile(`lost +payment (\d+): handled by no group`).FindStringSubmatch(text)
+	if deleted == nil || named == nil || deleted[1] != named[1] {
+		t.Errorf("deleted %q, lost %q", deleted, named)
 	}
 	server := regexp.MustCompile(`disposable PostgreSQL .* on (\S+), removed`).FindStringSubmatch(text)
 	if server == nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/sqlstreams/sqlstreams"
 )
 
@@ -95,5 +97,42 @@ func (d *demo) count(ctx context.Context) (*score, error) {
 		}
 		s.groups = append(s.groups, g)
 	}
-	return s, nil
+	return s, d.nameLost(ctx, s.lost)
+}
+
+// nameLost says which payments were lost, the first few of them.
+func (d *demo) nameLost(ctx context.Context, lost int64) error {
+	const few = 5
+	if lost == 0 {
+		return nil
+	}
+	rows, err := d.place.pool.Query(ctx, d.place.sql(`select p.id, c.payment_id is not null, a.payment_id is not null
+		from {business}.payments p left join {business}.charge c on c.payment_id = p.id left join {business}.audit a on a.payment_id = p.id
+		where c.payment_id is null or a.payment_id is null order by p.id limit $1`), few)
+	if err != nil {
+		return fmt.Errorf("look what was lost: %w", err)
+	}
+	var id int64
+	var charged, audited bool
+	var lines []line
+	_, err = pgx.ForEachRow(rows, []any{&id, &charged, &audited}, func() error {
+		lines = append(lines, say(alarm, "lost", "payment %d: %s", id, missingIn(charged, audited)))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look what was lost: %w", err)
+	}
+	d.story.tell(lines...)
+	return nil
+}
+
+func missingIn(charged, audited bool) string {
+	switch {
+	case audited:
+		return "not handled by " + chargeCards
+	case charged:
+		return "not handled by " + auditPayments
+	default:
+		return "handled by no group"
+	}
 }
