@@ -111,7 +111,12 @@ func (c *connection) deletion(ctx context.Context, name string) (deletionView, e
 
 // askName lets whoever sits at the terminal type the name of what is about to go.
 func (a *app) askName(ctx context.Context, kind, name, goes string) error {
-	if _, err := fmt.Fprintf(a.env.Stderr, "This deletes %s %q for good: %s.\nType its name to go on: ", kind, name, goes); err != nil {
+	return a.askTyped(ctx, fmt.Sprintf("This deletes %s %q for good: %s.\nType its name to go on: ", kind, name, goes), name, fmt.Sprintf("%s %q is not deleted", kind, name))
+}
+
+// askTyped asks for a name to be typed; refused is what is said if another one is.
+func (a *app) askTyped(ctx context.Context, question, name, refused string) error {
+	if _, err := fmt.Fprint(a.env.Stderr, question); err != nil {
 		return err
 	}
 	type answer struct {
@@ -131,6 +136,6 @@ func (a *app) askName(ctx context.Context, kind, name, goes string) error {
 		if strings.TrimSpace(got.line) == name {
 			return nil
 		}
-		return failf("%s %q is not deleted: %q was typed", kind, name, strings.TrimSpace(got.line))
+		return failf("%s: %q was typed", refused, strings.TrimSpace(got.line))
 	}
 }

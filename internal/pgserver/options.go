@@ -18,6 +18,9 @@ const Superuser = "postgres"
 type Options struct {
 	// Binaries to run. Zero: those that Find finds.
 	Binaries Binaries
+	// Port to listen on; if it is taken the start fails. Default: one that is
+	// free.
+	Port int
 	// Settings are server settings by name, which win over the package's own.
 	// port and unix_socket_directories are not to be set here. Default: none.
 	Settings map[string]string

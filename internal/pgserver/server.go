@@ -115,6 +115,9 @@ func (s *Server) firstStart(ctx context.Context, opts Options, fill func(context
 	if err := fill(ctx, s); err != nil {
 		return err
 	}
+	if s.port = opts.Port; s.port != 0 {
+		return s.StartAgain(ctx)
+	}
 	// Between choosing a port and the server's use of it somebody else can take it.
 	for tries := 5; ; tries-- {
 		if s.port, err = freePort(ctx); err != nil {
