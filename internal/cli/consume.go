@@ -132,7 +132,7 @@ func (a *app) consumeAlone(ctx context.Context, stream string, o *consumeOptions
 	if o.start == string(sqlstreams.Head) {
 		from = "now"
 	}
-	return a.tail(ctx, stream, tailOptions{from: from, last: -1, noFollow: u.caughtUp, limit: u.messages, within: u.within})
+	return a.tail(ctx, stream, tailOptions{from: from, noFollow: u.caughtUp, limit: u.messages, within: u.within})
 }
 
 // config is what the command line says of the group; nil: nothing, so the group is taken as it is.

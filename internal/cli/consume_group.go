@@ -24,7 +24,7 @@ type consuming struct {
 	stop  context.CancelFunc // ends the run in good order
 
 	mu  sync.Mutex
-	err error      // why writing failed
+	err error // why writing failed
 }
 
 func (a *app) consumeAs(ctx context.Context, stream string, o *consumeOptions, u until) error {

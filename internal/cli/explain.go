@@ -173,21 +173,19 @@ func (a *app) writeExplanation(w io.Writer, v explanation) error {
 // indented sets a section of Markdown for a terminal: its marks of code stay out of the way, its statements stand further in and can be copied.
 func indented(markdown string) string {
 	var b strings.Builder
-	statement := false
-	for line := range strings.Lines(markdown) {
-		line = strings.TrimRight(line, "\n")
-		if strings.HasPrefix(line, "```") {
-			statement = !statement
-			continue
+	for i, part := range strings.Split(markdown, "```") {
+		text := reflow(strings.ReplaceAll(part, "`", ""))
+		if statement := i%2 == 1; statement {
+			_, text, _ = strings.Cut(part, "\n") // behind the name of the language
+			text = "\n" + strings.ReplaceAll("\n"+strings.TrimRight(text, "\n"), "\n", "\n  ")
 		}
-		if statement {
-			line = "  " + line
-		} else {
-			line = strings.ReplaceAll(line, "`", "")
-		}
-		b.WriteString(strings.TrimRight("  "+line, " ") + "\n")
+		b.WriteString(text)
 	}
-	return strings.TrimRight(b.String(), "\n")
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight("  "+lines[i], " ")
+	}
+	return strings.Join(lines, "\n")
 }
 
 // explanation fits the catalogue, which speaks of the default schema, to the chosen one.

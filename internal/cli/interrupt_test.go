@@ -85,3 +85,20 @@ func TestThePGVariablesSayWhereTheDatabaseIs(t *testing.T) {
 		t.Errorf("%v, %v\n%s%s", err, wait, out, p.stderr.String())
 	}
 }
+
+// The server ends the connections of a tail: it goes on where it was.
+func TestTailOutlivesItsConnections(t *testing.T) {
+	db := pgtest.NewDatabase(t)
+	cli(t, db, "stream", "create", "orders")
+	cli(t, db, "produce", "orders", `1`)
+	p := start(t, db, "stream", "tail", "orders", "-o", "json")
+	lines := bufio.NewScanner(p.out)
+	for n := 1; n <= 3; n++ {
+		if !lines.Scan() || !strings.HasPrefix(lines.Text(), fmt.Sprintf(`{"id":%d,`, n)) {
+			t.Fatalf("%q is printed, want message %d", lines.Text(), n)
+		}
+		db.SuperuserExec(t, "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sqlstreams-cli' and datname = current_database()")
+		cli(t, db, "produce", "orders", `1`)
+	}
+	p.interrupt(t, ExitDone)
+}

@@ -163,6 +163,43 @@ func unprintable(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
+// textWidth is how wide running text is set.
+const textWidth = 80
+
+// reflow sets paragraphs anew, to textWidth. Lines that are set by hand (indented, items of lists, tables) stay as they are, and so does the end of a line that ends a sentence.
+func reflow(text string) string {
+	var b strings.Builder
+	column, sentence := 0, true
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, " \n")
+		if line == "" || strings.ContainsRune(" \t|#", rune(line[0])) || strings.HasPrefix(line, "- ") || strings.HasPrefix(line, "* ") {
+			if column > 0 {
+				b.WriteByte('\n')
+			}
+			b.WriteString(line + "\n")
+			column, sentence = 0, true
+			continue
+		}
+		if sentence && column > 0 {
+			b.WriteByte('\n')
+			column = 0
+		}
+		for word := range strings.FieldsSeq(line) {
+			if n := utf8.RuneCountInString(word); column > 0 && column+1+n > textWidth {
+				b.WriteByte('\n')
+				column = 0
+			} else if column > 0 {
+				b.WriteByte(' ')
+				column++
+			}
+			b.WriteString(word)
+			column += utf8.RuneCountInString(word)
+		}
+		sentence = len(line) < textWidth && strings.ContainsAny(line[len(line)-1:], ".:")
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
 // stamp is a time for a person, in the zone of the process.
 func stamp(t time.Time) string {
 	if t.IsZero() {

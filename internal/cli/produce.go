@@ -126,7 +126,7 @@ func (a *app) produce(cmd *cobra.Command, stream string, payloads []string, o *p
 	if err := conn.prepareStream(ctx, stream, o.create, s); err != nil {
 		return err
 	}
-	p := &producing{app: a, stream: conn.Stream(stream), name: stream, batch: o.batch, in: newIntake(), what: "line", skip: o.skip}
+	p := &producing{app: a, conn: conn, stream: conn.Stream(stream), name: stream, batch: o.batch, in: newIntake(), what: "line", skip: o.skip}
 	if input == nil {
 		p.what = "payload"
 		go p.in.putArguments(payloads, s, o.batch)

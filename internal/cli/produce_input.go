@@ -66,11 +66,7 @@ func (s *shape) record(line int64, payload []byte) (record, error) {
 		}
 	}
 	if s.idempotencyField != nil {
-		once, err := field(payload, s.idempotencyField)
-		if err != nil {
-			return r, err
-		}
-		if err := setOnce(r.options, once); err != nil {
+		if r.options.IdempotencyKey, err = field(payload, s.idempotencyField); err != nil {
 			return r, err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 // it; the next one is read meanwhile.
 type producing struct {
 	app    *app
+	conn   *connection
 	stream *sqlstreams.StreamHandle
 	name   string
 	batch  int
@@ -26,7 +27,7 @@ type producing struct {
 	started    time.Time
 	stored     int64 // messages that are surely stored, duplicates among them
 	duplicates int64
-	waiting    int64 // of those, without an id yet
+	waiting    int64 // of those, whose ids are not told: they got them in the inbox
 	first      int64
 	last       int64
 	line       int64 // the last line that is surely stored
@@ -36,7 +37,7 @@ type producedView struct {
 	Stream     string  `json:"stream"`
 	Produced   int64   `json:"produced"`   // surely stored by this run, duplicates not counted
 	Duplicates int64   `json:"duplicates"` // stored before
-	Waiting    int64   `json:"waiting"`    // of those produced, without an id yet
+	Waiting    int64   `json:"waiting"`    // of those produced, whose ids are not told: they went through the inbox
 	FirstID    *int64  `json:"first_id"`
 	LastID     *int64  `json:"last_id"`
 	Seconds    float64 `json:"seconds"`
@@ -62,6 +63,9 @@ func (p *producing) run(ctx context.Context) error {
 		bar.draw(p.stored, p.in.progress(), time.Since(p.started))
 	}
 	bar.clear()
+	if p.waiting > 0 {
+		p.number(ctx)
+	}
 	return p.finish(ctx, err)
 }
 
@@ -104,7 +108,7 @@ func (p *producing) store(ctx context.Context, batch []record) error {
 	for _, m := range produced {
 		p.stored++
 		switch {
-		case isDuplicate(m):
+		case m.Duplicate:
 			p.duplicates++
 			continue
 		case m.ID == 0:
@@ -117,6 +121,13 @@ func (p *producing) store(ctx context.Context, batch []record) error {
 	}
 	p.line = batch[len(batch)-1].line
 	return nil
+}
+
+// number gives ids to what waits for them, so that it can be seen though no consumer runs. If that fails, the next producer or consumer does it.
+func (p *producing) number(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.app.flags.timeout)
+	defer cancel()
+	_ = p.conn.drain(ctx, p.name)
 }
 
 func (p *producing) view(complete bool) producedView {
@@ -140,8 +151,8 @@ func (v producedView) String() string {
 	if v.FirstID != nil {
 		text += fmt.Sprintf(", ids %d..%d", *v.FirstID, *v.LastID)
 	}
-	if v.Waiting > 0 {
-		text += fmt.Sprintf(", %d get their ids soon", v.Waiting)
+	if v.FirstID != nil && v.Waiting > 0 {
+		text += fmt.Sprintf(", and %d through the inbox", v.Waiting)
 	}
 	return text
 }

@@ -17,8 +17,12 @@ func commandGroups() []func(*app) *cobra.Command {
 		newStream,
 		newProduce,
 		newConsume,
+		newDemo,
+		newGroup,
+		newDead,
 		newMigrate,
 		newExplain,
+		newDev,
 		newVersion,
 	}
 }
@@ -78,6 +82,7 @@ Exit codes: 0 done, 1 failed or absent, 2 usage.`,
 		root.AddCommand(construct(a))
 	}
 	root.SetHelpCommand(&cobra.Command{Use: "no-help", Hidden: true, Args: noArgs}) // --help is enough
+	reflowHelp(root)
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
 		if cmd.Name() == "completion" {
@@ -89,6 +94,14 @@ Exit codes: 0 done, 1 failed or absent, 2 usage.`,
 	// Errors of flags that take words from a list are usage, too.
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputWide, outputJSON}, cobra.ShellCompDirectiveNoFileComp)) // fails for unknown flags only
 	return root
+}
+
+// reflowHelp fits the details of all commands to a terminal.
+func reflowHelp(cmd *cobra.Command) {
+	cmd.Long = reflow(cmd.Long)
+	for _, child := range cmd.Commands() {
+		reflowHelp(child)
+	}
 }
 
 // group is a command that only holds others.

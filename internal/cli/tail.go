@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sqlstreams/sqlstreams"
+	"github.com/sqlstreams/sqlstreams/internal/diag"
 )
 
 // tailOptions say which messages are printed.
@@ -34,7 +35,7 @@ func newStreamTail(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail STREAM",
 		Short: "Print messages as they arrive.",
-		Long: `Print the last messages of a stream, then those that arrive, until Ctrl-C. Nothing is consumed: no group moves.
+		Long: `Print the last messages of a stream, then those that arrive, until Ctrl-C. Nothing is consumed: no group moves. (Messages that wait for an id get it, except with --read-only.)
 
 --from begins at an id, at the oldest message (beginning) or behind the newest (now); -n begins so many ids before the newest (10 if neither is
 given). --key and --grep choose among the messages from there on. With -o json each line is one object, whose payload is JSON if it is JSON, else base64.
@@ -46,12 +47,15 @@ A connection that is lost is opened again, and nothing is left out.`,
 		Args:              args("STREAM"),
 		ValidArgsFunction: a.completeStream,
 		RunE: func(cmd *cobra.Command, given []string) error {
+			if o.from != "" && cmd.Flags().Changed("last") {
+				return usagef("--from and -n exclude each other")
+			}
 			return a.tail(cmd.Context(), given[0], o)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.from, "from", "", "where to begin: an id, beginning or now")
-	flags.Int64VarP(&o.last, "last", "n", -1, "begin so many ids before the newest (default 10)")
+	flags.Int64VarP(&o.last, "last", "n", defaultLast, "begin so many ids before the newest")
 	flags.StringVar(&o.key, "key", "", "only messages of this key")
 	flags.StringVar(&o.grep, "grep", "", "only messages whose payload matches this regular expression")
 	flags.BoolVar(&o.noFollow, "no-follow", false, "end at the newest message instead of waiting for more")
@@ -62,20 +66,20 @@ A connection that is lost is opened again, and nothing is left out.`,
 // tailing is one tail under way.
 type tailing struct {
 	app     *app
+	conn    *connection
+	name    string
 	stream  *sqlstreams.StreamHandle
 	options tailOptions
 	grep    *regexp.Regexp
+	drains  bool  // gives messages in the inbox their ids
 	after   int64 // the last id that was read
 	printed int64
 }
 
 func (a *app) tail(ctx context.Context, stream string, o tailOptions) error {
-	t := &tailing{app: a, options: o}
-	if o.from != "" && o.last >= 0 {
-		return usagef("--from and -n exclude each other")
-	}
+	t := &tailing{app: a, options: o, drains: !a.flags.readOnly}
 	if o.last < 0 {
-		t.options.last = defaultLast
+		return usagef("-n is %d; it is 0 or more", o.last)
 	}
 	var err error
 	if o.grep != "" {
@@ -91,7 +95,7 @@ func (a *app) tail(ctx context.Context, stream string, o tailOptions) error {
 		return err
 	}
 	defer conn.close()
-	t.stream = conn.Stream(stream)
+	t.conn, t.name, t.stream = conn, stream, conn.Stream(stream)
 	if err := t.begin(ctx); err != nil {
 		return err
 	}
@@ -123,6 +127,12 @@ func (t *tailing) begin(ctx context.Context) error {
 	status, err := t.stream.Status(ctx)
 	if err != nil {
 		return err
+	}
+	if status.Inbox > 0 {
+		t.drain(ctx)
+		if status, err = t.stream.Status(ctx); err != nil {
+			return err
+		}
 	}
 	if status.Inbox > 0 {
 		t.app.complain(fmt.Sprintf("note: %s in the inbox for an id, which any running consumer of the stream gives; nobody sees them before", plural(status.Inbox, "message waits", "messages wait")))
@@ -177,11 +187,23 @@ func (t *tailing) run(ctx context.Context) error {
 			return nil
 		default:
 			lost = false
+			t.drain(ctx)
 		}
 		if !wait(ctx, pause) {
 			return nil
 		}
 		pause = min(pause*2, tailSlowest)
+	}
+}
+
+// drain lets those messages be seen that no consumer is there to number. Whoever may only read goes without.
+func (t *tailing) drain(ctx context.Context) {
+	if !t.drains {
+		return
+	}
+	switch diag.CodeOf(t.conn.drain(ctx, t.name)) {
+	case diag.PermissionDenied, diag.ReadOnlyServer:
+		t.drains = false
 	}
 }
 

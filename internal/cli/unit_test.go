@@ -220,3 +220,12 @@ func TestTheBarIsDrawnOverItself(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+func TestReflow(t *testing.T) {
+	long := strings.Repeat("word ", 30)
+	got := reflow("Short.\nNew line.\n\n" + long + "\nends here\n\n  kept as it is, however long it may be " + long + "\n- item\n")
+	want := "Short.\nNew line.\n\n" + strings.TrimSpace(strings.Repeat("word ", 16)) + "\n" + strings.Repeat("word ", 14) + "ends here\n\n  kept as it is, however long it may be " + strings.TrimSpace(long) + "\n- item"
+	if got != want {
+		t.Errorf("%q\n%q", got, want)
+	}
+}
