@@ -63,6 +63,9 @@ func TestIdempotencyKeys(t *testing.T) {
 	if err := sqlTx.Commit(); err != nil {
 		t.Fatal(err)
 	}
+	if n, err := client.Stream("s").Sequence(t.Context()); err != nil || n != 0 {
+		t.Errorf("sequenced %d, %v: nothing waits", n, err)
+	}
 	// In a batch: a known key, one twice in the batch, none, and a new one.
 	email := &WelcomeEmail{UserID: "g"}
 	batch, err := p.ProduceBatch(t.Context(), []sqlstreams.Outgoing[WelcomeEmail]{{Payload: email, Options: keyed("k")}, {Payload: email, Options: keyed("l")}, {Payload: email}, {Payload: email, Options: keyed("l")}, {Payload: email, Options: keyed("m")}})
@@ -71,6 +74,12 @@ func TestIdempotencyKeys(t *testing.T) {
 	}
 	if n := stored(t, db); n != 5 {
 		t.Errorf("%d messages are stored, want 5", n)
+	}
+	if n, err := client.Stream("s").Sequence(t.Context()); err != nil || n != 3 {
+		t.Errorf("sequenced %d, %v, want 3", n, err)
+	}
+	if got, err := p.Produce(t.Context(), email, keyed("m")); err != nil || !got.Duplicate || got.ID != 5 {
+		t.Errorf("%+v, %v", got, err)
 	}
 	// Another stream has keys of its own, as has this one made again.
 	other := register[WelcomeEmail](t, client, "other")

@@ -148,6 +148,28 @@ func (s *StreamHandle) ProduceBatch(ctx context.Context, batch []Outgoing[[]byte
 	return produced, err
 }
 
+// Sequence gives ids to the messages of the stream that are committed and wait in the inbox, in steps, until none is left or somebody else is at it; it returns how many it gave. Consumers and upkeep do the same all
+// the time: it is for tools that want to see now what was produced in a transaction, or under an idempotency key, where nobody consumes.
+func (s *StreamHandle) Sequence(ctx context.Context) (int64, error) {
+	row, err := s.row(ctx, "sequence")
+	if err != nil {
+		return 0, err
+	}
+	for total := int64(0); ; {
+		reply, err := s.client.store.Drain(ctx, row.ID, sequenceStep)
+		total += int64(reply.Moved)
+		if reply.Moved > 0 {
+			s.client.announce(row.ID, true)
+		}
+		if err != nil || reply.Busy || !reply.More {
+			return total, renamed(err, s.object)
+		}
+	}
+}
+
+// sequenceStep is how many messages get their ids in one transaction: the stream is held for some tens of milliseconds.
+const sequenceStep = 1000
+
 // Consumer declares a consumer group as RegisterConsumer does, and returns an instance whose handlers get payloads as they are stored, of any schema version.
 func (s *StreamHandle) Consumer(ctx context.Context, group string, config *ConsumerConfig) (*Consumer[[]byte], error) {
 	s.forget() // it may have been deleted and made again under this name
