@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sqlstreams/sqlstreams"
+	"github.com/sqlstreams/sqlstreams/internal/diag"
 )
 
 // consumeOptions are the flags of consume.
@@ -163,5 +165,12 @@ func (a *app) declare(ctx context.Context, conn *connection, stream string, o *c
 	if exists && o.start != "" {
 		a.complain(fmt.Sprintf("warning: group %q exists and keeps its position; --start is not applied", o.group))
 	}
-	return conn.Stream(stream).Consumer(ctx, o.group, o.config(exists))
+	consumer, err := conn.Stream(stream).Consumer(ctx, o.group, o.config(exists))
+	if e, ok := errors.AsType[*sqlstreams.Error](err); ok && e.Code == diag.DeclarationConflict {
+		// Both declarations in full, as the library tells them, are more than a person can compare.
+		c := *e
+		c.Detail = "it is declared with other settings, which this command does not change: leave --timeout-per-message and --max-attempts out"
+		return nil, &c
+	}
+	return consumer, err
 }

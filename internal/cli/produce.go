@@ -187,8 +187,7 @@ func (c *connection) prepareStream(ctx context.Context, name string, create bool
 	} else if err != nil {
 		return err
 	}
-	s.json = info.Kind == "json"
-	if s.json && s.raw {
+	if info.Kind == "json" && s.raw {
 		return usagef("stream %q holds JSON, and --raw-lines are text", name)
 	}
 	s.maxPayload, err = c.maxPayload(ctx, name)

@@ -35,8 +35,7 @@ func (e *lineError) Unwrap() error { return e.err }
 
 // shape says how a line of input becomes a message.
 type shape struct {
-	json             bool // payloads must be JSON
-	raw              bool // lines of text, taken as they are
+	raw              bool // payloads are taken as they are; else they must be JSON
 	maxPayload       int
 	key, routingKey  string
 	headers          map[string]string

@@ -145,7 +145,7 @@ func (p *producing) view(complete bool) producedView {
 func (v producedView) String() string {
 	rate := ""
 	if v.Seconds >= 0.001 {
-		rate = fmt.Sprintf(" (%.0f/s)", float64(v.Produced)/v.Seconds)
+		rate = fmt.Sprintf(" (%.0f/s)", float64(v.Produced+v.Duplicates)/v.Seconds)
 	}
 	text := fmt.Sprintf("produced %s in %.1fs%s, duplicates %d", plural(v.Produced, "message", "messages"), v.Seconds, rate, v.Duplicates)
 	if v.FirstID != nil {
@@ -195,6 +195,9 @@ func (p *producing) resume(err error, next int64) error {
 	}
 	if p.what == "line" {
 		f.hint = fmt.Sprintf("go on with --skip %d", next-1)
+		if diag.Unknown(err) {
+			f.hint = fmt.Sprintf("look at the end of the stream, where lines from %d on may stand already, before going on with --skip %d", next, next-1)
+		}
 	}
 	return f
 }

@@ -147,7 +147,7 @@ func all(t *testing.T, text string, s *shape, skip int64, batch int) (lines []in
 }
 
 func TestLinesAreReadWithTheirNumbers(t *testing.T) {
-	s := &shape{json: true, maxPayload: 100}
+	s := &shape{maxPayload: 100}
 	lines, payloads, err := all(t, "\ufeff{}\r\n\n  1 \n\"x\"", s, 0, 2)
 	if err != nil || !slices.Equal(lines, []int64{1, 3, 4}) || !slices.Equal(payloads, []string{"{}", "1", `"x"`}) {
 		t.Errorf("%d %q %v", lines, payloads, err)
@@ -169,7 +169,7 @@ func TestABadLineEndsTheInputAfterWhatStandsBeforeIt(t *testing.T) {
 		"1\n2\n\"" + strings.Repeat("x", 101) + "\"\n4":    "line 3: the payload has more than 100 bytes, which is the stream's limit",
 		"1\n2\n\"\xff\"\n4": "line 3: it is not valid UTF-8",
 	} {
-		lines, _, err := all(t, text, &shape{json: true, maxPayload: 100}, 0, 10)
+		lines, _, err := all(t, text, &shape{maxPayload: 100}, 0, 10)
 		if err == nil || err.Error() != want || !slices.Equal(lines, []int64{1, 2}) {
 			t.Errorf("%.20q: %d, %v, want %s", text, lines, err, want)
 		}
@@ -180,7 +180,7 @@ func TestTakeEndsWithItsContextWhileTheInputHangs(t *testing.T) {
 	in := newIntake()
 	r, w := io.Pipe()
 	defer w.Close()
-	go in.readLines(r, &shape{json: true, maxPayload: 100}, 0, 10)
+	go in.readLines(r, &shape{maxPayload: 100}, 0, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if taken, err := in.take(ctx, 10); len(taken) > 0 || !errors.Is(err, context.Canceled) {
