@@ -23,7 +23,7 @@ test: check ## all promises, with the race detector, on one Postgres (8 minutes 
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 8m $(TESTFLAGS) ./...
 
 check:
-	@$(NEED) postgres cc
+	@$(NEED) postgres cc git
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); \
 	if [ -n "$$unformatted" ]; then echo "not formatted (make fmt does it):"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
@@ -36,7 +36,7 @@ test-full: ## what needs PgBouncer, spin, a browser or Postgres 14 to 18 (Debian
 
 demo: ## watch consumers being killed and nothing lost (SABOTAGE=... breaks it on purpose)
 	@[ -n "$$DATABASE_URL" ] || $(NEED) postgres
-	$(GO) run ./examples/sourcefiles $(if $(SABOTAGE),-sabotage $(SABOTAGE))
+	$(GO) run ./cmd/sqlstreams demo $(if $(SABOTAGE),--sabotage $(SABOTAGE))
 
 model: ## check the protocol's model with spin
 	@$(NEED) spin cc

@@ -2,7 +2,7 @@
 # Makes sure that this machine has what the tests need, and installs what is
 # missing with its package manager. Run from the root of the repository:
 #
-#   sh internal/tools/install-postgres.sh [postgres|cc|spin|pgbouncer|chromium|npm ...]
+#   sh internal/tools/install-postgres.sh [postgres|cc|git|spin|pgbouncer|chromium|npm ...]
 #
 # Without arguments: PostgreSQL's server programs. A server that runs here is
 # neither stopped nor changed; the tests start their own.
@@ -43,7 +43,7 @@ packages() {
 		echo "install-postgres: a C compiler is missing; run: xcode-select --install" >&2
 		return 1
 		;;
-	*:postgres | *:cc | *:spin | *:pgbouncer | *:chromium) echo "$1" ;;
+	*:postgres | *:cc | *:git | *:spin | *:pgbouncer | *:chromium) echo "$1" ;;
 	*)
 		echo "install-postgres: do not know what brings $1" >&2
 		return 1
