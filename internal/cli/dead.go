@@ -121,9 +121,17 @@ func (a *app) listDead(ctx context.Context, g target, f *sqlstreams.DeliveryFilt
 	err = a.show(viewDeadGroups(groups), func(w io.Writer) error { return a.writeDeadGroups(w, groups, emptyList(f)) })
 	if err == nil && len(groups) > 0 && !a.json() {
 		a.complain("one of them: " + g.command(a, "dead show") + " " + number(groups[0].Example))
-		a.complain("run again:   " + g.command(a, "dead redrive") + " --all   (or --error 'a line of the list')")
+		a.complain("run again:   " + g.command(a, "dead redrive") + oneKind(groups, f))
 	}
 	return err
+}
+
+// oneKind are the flags that mean the first line of the list.
+func oneKind(groups []sqlstreams.DeadGroup, f *sqlstreams.DeliveryFilter) string {
+	if len(groups) == 1 && f == nil || groups[0].Error == "" {
+		return " --all"
+	}
+	return " --error " + shellQuote(groups[0].Error)
 }
 
 func emptyList(f *sqlstreams.DeliveryFilter) string {

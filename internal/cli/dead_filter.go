@@ -18,21 +18,21 @@ type filterFlags struct {
 	names                          []string // of the flags that belong here
 }
 
-// add declares the flags. dead: for dead letters, which have a reason.
+// add declares the flags. dead: for dead letters, which have a reason, and whose copy of the message has its key; most deliveries have no copy.
 func (f *filterFlags) add(cmd *cobra.Command, dead bool) {
 	flags := cmd.Flags()
 	flags.Int64SliceVar(&f.ids, "id", nil, "only these messages: ids with commas between")
-	f.names = []string{"id", "error", "contains", "key", "since", "until"}
+	f.names = []string{"id", "error", "contains", "since", "until"}
 	since := "only what first failed"
 	if dead {
+		flags.StringVar(&f.key, "key", "", "only messages of this key")
 		flags.StringVar(&f.reason, "reason", "", "only what died of this: exhausted, terminal, undecodable or version")
-		f.names = append(f.names, "reason")
+		f.names = append(f.names, "key", "reason")
 		completeWords(cmd, "reason", "exhausted", "terminal", "undecodable", "version")
 		since = "only what died"
 	}
 	flags.StringVar(&f.failure, "error", "", "only this error; numbers in it do not count, so a line of dead list means all that it counts")
 	flags.StringVar(&f.contains, "contains", "", "only errors that contain this text")
-	flags.StringVar(&f.key, "key", "", "only messages of this key")
 	flags.StringVar(&f.since, "since", "", since+" then or later: a time, or how long ago (2h, 3d)")
 	flags.StringVar(&f.until, "until", "", since+" before then: a time, or how long ago")
 }

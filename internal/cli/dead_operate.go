@@ -76,7 +76,7 @@ What runs at that moment is left alone. (For dead letters: sqlstreams dead disca
 
 On a terminal the group's name is asked for; elsewhere --yes is needed.`,
 		example: `  sqlstreams group discard orders mailer --id 4711 --yes
-  sqlstreams group discard orders mailer --key customer-7 --dry-run`,
+  sqlstreams group discard orders mailer --contains 'connection refused' --dry-run`,
 		one: "delivery", many: "deliveries", done: "discarded", doing: "discarding", rate: true,
 		question: "This gives up on %s of %s for good.", run: (*sqlstreams.GroupHandle).DiscardDeliveries,
 	}
@@ -107,7 +107,7 @@ func newOperation(a *app, o *operation) *cobra.Command {
 					return err
 				}
 				if o.question != "" && o.asksAbove == 0 && !f.yes && !a.env.Terminal(a.env.Stdin) {
-					return usagef("%s needs --yes where nobody can be asked; --dry-run says what would go", cmd.CommandPath())
+					return usagef("%s needs --yes where nobody can be asked; --dry-run says what would go", commandName(cmd))
 				}
 			}
 			opening, cancel := a.once(cmd)
@@ -139,7 +139,7 @@ func (f *operateFlags) check(cmd *cobra.Command) (*sqlstreams.DeliveryFilter, er
 	filtered := f.filter.given(cmd)
 	switch {
 	case !filtered && !f.all:
-		return nil, usagef("%s needs a filter (such as --id or --error), or --all", cmd.CommandPath())
+		return nil, usagef("%s needs a filter (such as --id or --error), or --all", commandName(cmd))
 	case filtered && f.all:
 		return nil, usagef("--all and a filter exclude each other")
 	case cmd.Flags().Changed("rate") && !(f.rate > 0):
@@ -181,7 +181,6 @@ type dryDeliveriesView struct {
 type deliveryView struct {
 	ID       int64      `json:"id"`
 	State    string     `json:"state"` // pending, waiting
-	Key      string     `json:"key"`
 	DueAt    *time.Time `json:"due_at"`
 	Failures int        `json:"failures"`
 	Solo     bool       `json:"solo"`
@@ -248,7 +247,7 @@ func (r *operating) dryRun(ctx context.Context, view operationView) error {
 	}
 	dry := dryDeliveriesView{view, []deliveryView{}}
 	for _, d := range first {
-		dry.First = append(dry.First, deliveryView{ID: d.ID, State: d.State, Key: d.Key, DueAt: at(d.DueAt), Failures: d.Attempt, Solo: d.Solo, Error: d.Error})
+		dry.First = append(dry.First, deliveryView{ID: d.ID, State: d.State, DueAt: at(d.DueAt), Failures: d.Attempt, Solo: d.Solo, Error: d.Error})
 	}
 	return r.app.show(dry, func(w io.Writer) error {
 		return r.writeDry(w, view.Matched, func() error { return r.app.writeDeliveries(w, first, view.Matched) })
@@ -267,9 +266,9 @@ func (r *operating) writeDry(w io.Writer, matched int64, details func() error) e
 
 func (a *app) writeDeliveries(w io.Writer, first []sqlstreams.PendingDelivery, matched int64) error {
 	now := time.Now()
-	t := newTable("ID", "STATE", "DUE", "FAILURES", "KEY", "ERROR").numbers(0, 3)
+	t := newTable("ID", "STATE", "DUE", "FAILURES", "ERROR").numbers(0, 3)
 	for _, d := range first {
-		t.add(number(d.ID), d.State, dueIn(d.DueAt, now), number(d.Attempt), dash(d.Key), dash(d.Error))
+		t.add(number(d.ID), d.State, dueIn(d.DueAt, now), number(d.Attempt), dash(d.Error))
 	}
 	if err := a.writeTable(w, t, ""); err != nil {
 		return err

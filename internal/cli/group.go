@@ -45,8 +45,8 @@ func newGroupList(a *app) *cobra.Command {
 		Short:   "List a stream's consumer groups and how they stand.",
 		Long: `List a stream's consumer groups and how they stand.
 
-BACKLOG is how many messages are not handed out yet, LAG the age of the oldest of them, PENDING what waits for a retry. STATE is short for the first reason that
-group show gives. INSTANCES are those that were heard of within a minute. -o wide also shows the positions.`,
+BACKLOG is how many messages are not handed out yet, LAG the age of the oldest of them, PENDING what waits for a retry. STATE says in two words
+what group show explains. INSTANCES are those that were heard of within a minute. -o wide also shows the positions.`,
 		Example: `  sqlstreams group list orders
   sqlstreams group list orders -o json | jq '.[] | select(.backlog > 1000).name'`,
 		Args:              args("STREAM"),
@@ -127,7 +127,7 @@ func living(s *sqlstreams.GroupStatus) (n int) {
 	return n
 }
 
-// stateWords are short for the first of the group's reasons.
+// stateWords are short for why the group stands where it stands. Dead letters do not count: the group goes on without them.
 func stateWords(s *sqlstreams.GroupStatus) string {
 	if s.Paused {
 		return "paused"
