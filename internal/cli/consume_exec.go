@@ -14,10 +14,8 @@ import (
 	"github.com/sqlstreams/sqlstreams"
 )
 
-// Exit codes of a command, from sysexits.h.
-const (
-	exitDataError = 65 // the message is wrong, and will be next time
-)
+// exitDataError is EX_DATAERR of sysexits.h: the message is wrong, and will be next time.
+const exitDataError = 65
 
 // maxReason bounds what is kept of a command's standard error.
 const maxReason = 500
