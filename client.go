@@ -284,18 +284,7 @@ func (c *Client) GetStream(ctx context.Context, name string) (*StreamInfo, error
 // DeleteStream deletes a stream with its messages, groups and dead letters. From its first step on the stream is gone for everybody (ErrStreamNotFound) and its name is free; if the call
 // fails or is interrupted after that, upkeep finishes it. Messages of transactions that commit later are dropped.
 func (c *Client) DeleteStream(ctx context.Context, name string) error {
-	if err := checkName("delete", "stream", name); err != nil {
-		return err
-	}
-	row, err := c.store.GetStream(ctx, name)
-	if err != nil {
-		return err
-	}
-	if err := c.store.DropStream(ctx, row.ID); err != nil {
-		return renamed(err, "stream "+strconv.Quote(name))
-	}
-	c.announce(row.ID, true)
-	return nil
+	return c.Stream(name).Delete(ctx, nil)
 }
 
 // GroupState is where a consumer group stands.

@@ -254,6 +254,21 @@ func TestManyDeadLetters(t *testing.T) {
 	}
 }
 
+// A deletion is on record with what it took away, whoever finishes it.
+func TestDeletionIsOnRecord(t *testing.T) {
+	client, db, _ := open(t, nil)
+	stream := register[WelcomeEmail](t, client, "s")
+	group(t, stream, "g", nil)
+	produceAll(t, stream, "a", "b")
+	if err := client.Stream("s").Delete(t.Context(), &sqlstreams.OperateOptions{Actor: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	if n := db.QueryInt(t, `select count(*) from sqlstreams.operator_action where actor = 'ann' and action = 'delete' and object = 'stream "s"' and finished_at is not null
+		and detail->>'head' = '2' and detail->>'groups' = '1' and detail->>'dead' = '0'`); n != 1 {
+		t.Errorf("%d records", n)
+	}
+}
+
 func TestOperationsRefuseBadInput(t *testing.T) {
 	client, _, _ := open(t, nil)
 	stream := register[WelcomeEmail](t, client, "s")

@@ -184,6 +184,19 @@ func (s *StreamHandle) Consumer(ctx context.Context, group string, config *Consu
 	return &Consumer[[]byte]{core: c}, nil
 }
 
+// Delete is Client.DeleteStream. Of opts only Actor counts.
+func (s *StreamHandle) Delete(ctx context.Context, opts *OperateOptions) error {
+	row, err := s.row(ctx, "delete")
+	if err != nil {
+		return err
+	}
+	if err := s.client.store.DropStream(ctx, row.ID, opts.actor()); err != nil {
+		return renamed(err, s.object)
+	}
+	s.client.announce(row.ID, true)
+	return nil
+}
+
 func (s *StreamHandle) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

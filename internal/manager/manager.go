@@ -43,7 +43,7 @@ type Store interface {
 	InboxParts(ctx context.Context) ([]int, error)
 	EmptyInboxPart(ctx context.Context, part int, age time.Duration) (string, error)
 	StreamsDeleting(ctx context.Context) ([]int, error)
-	DropStream(ctx context.Context, stream int) error
+	DropStream(ctx context.Context, stream int, actor string) error
 	Trim(ctx context.Context, what string, limit int) (int, error)
 }
 
@@ -161,7 +161,7 @@ func finishDeletions(ctx context.Context, s Store) error {
 	}
 	var failed []error
 	for _, stream := range streams {
-		if err := s.DropStream(ctx, stream); err != nil {
+		if err := s.DropStream(ctx, stream, ""); err != nil {
 			failed = append(failed, err)
 		}
 	}

@@ -213,7 +213,7 @@ func TestDutiesDoTheirWork(t *testing.T) {
 		}
 		if stream == gone {
 			// The stream is deleted while the transaction is open.
-			if err := s.DropStream(ctx, gone); err != nil {
+			if err := s.DropStream(ctx, gone, "ann"); err != nil {
 				t.Fatal(err)
 			}
 		}

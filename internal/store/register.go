@@ -232,12 +232,12 @@ func (s *Store) StreamState(ctx context.Context, stream int) (*StreamState, erro
 	return &st, nil
 }
 
-// DropStream deletes a stream with all that belongs to it. Begun, it is gone for everybody; a repetition finishes what an interrupted one left.
-func (s *Store) DropStream(ctx context.Context, stream int) error {
+// DropStream deletes a stream with all that belongs to it. Begun, it is gone for everybody; a repetition finishes what an interrupted one left. actor is who asked for it; "": upkeep does what is left.
+func (s *Store) DropStream(ctx context.Context, stream int, actor string) error {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
 	return retrying(ctx, func() error {
-		_, err := s.control.Exec(ctx, s.text["drop_stream"], stream)
+		_, err := s.control.Exec(ctx, s.text["drop_stream"], stream, optional([]byte(actor)))
 		return ClassifyNoEffect("delete", "stream "+strconv.Itoa(stream), err)
 	})
 }

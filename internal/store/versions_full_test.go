@@ -73,7 +73,7 @@ func TestEveryVersionOfPostgres(t *testing.T) {
 			if failed := runHistories(t, in, 1, 20); len(failed) > 0 {
 				t.Error(failed)
 			}
-			if err := in.DropStream(ctx, stream); err != nil {
+			if err := in.DropStream(ctx, stream, "ann"); err != nil {
 				t.Error(err)
 			}
 		})

@@ -94,17 +94,26 @@ $sqlstreams$;
 
 -- Deletes a stream with all that belongs to it, in steps that are each committed; begun, it is gone for everybody, and a repetition (upkeep does that too) finishes
 -- what an interrupted one left. A leaf that somebody reads is waited for at most two seconds; then the call fails and is repeated.
-create procedure {schema}.drop_stream(p_stream integer)
+-- p_actor: who asked for it, for the note in operator_action; null: upkeep, which finishes what somebody began.
+create procedure {schema}.drop_stream(p_stream integer, p_actor text)
 language plpgsql as $sqlstreams$
 declare
     v_low   bigint;
     v_group integer;
+    v_name  text;
 begin
     commit;
     set transaction isolation level read committed;
     perform set_config('lock_timeout', '2s', true);
     perform pg_advisory_xact_lock({class_stream}, p_stream);
-    update {schema}.stream s set state = 'deleting', updated_at = clock_timestamp() where s.id = p_stream and s.state = 'active';
+    update {schema}.stream s set state = 'deleting', updated_at = clock_timestamp() where s.id = p_stream and s.state = 'active' returning s.name into v_name;
+    if found and p_actor is not null then
+        insert into {schema}.operator_action (actor, action, object, detail, affected)
+        select p_actor, 'delete', 'stream ' || to_json(v_name)::text,
+               json_build_object('stream', p_stream, 'first_id', s.first_id, 'head', h.head, 'groups', (select count(*) from {schema}.consumer_group g where g.stream_id = p_stream),
+                                 'dead', (select count(*) from {schema}.dead_letter d where d.group_id in (select g.id from {schema}.consumer_group g where g.stream_id = p_stream))), 1
+          from {schema}.stream s cross join lateral {schema}.head(s.id, s.first_id) h where s.id = p_stream;
+    end if;
     commit;
     loop
         set transaction isolation level read committed;
@@ -153,6 +162,8 @@ begin
         set transaction isolation level read committed;
     end loop;
     delete from {schema}.stream s where s.id = p_stream and s.state = 'deleting';
+    update {schema}.operator_action a set finished_at = clock_timestamp()
+     where a.action = 'delete' and a.finished_at is null and a.detail->>'stream' = p_stream::text;
 end
 $sqlstreams$;
 
