@@ -2,6 +2,7 @@ package sqlstreams
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"strconv"
@@ -249,10 +250,17 @@ type StreamInfo struct {
 	Kind      string // of the payloads: "json", or "bytes" for a codec's
 	FirstID   int64  // ids below it are gone
 	CreatedAt time.Time
+	// The limits of its declaration, as in StreamConfig.
+	MaxPayload, MaxKey, MaxHeaders int
+	IdempotencyWindow              time.Duration
 }
 
 func streamInfo(row *store.Stream) StreamInfo {
-	return StreamInfo{ID: row.ID, Name: row.Name, Kind: row.Kind, FirstID: row.FirstID, CreatedAt: row.CreatedAt}
+	var limits storedStream
+	// What a later program wrote may not be readable; a list of streams is still one.
+	_ = json.Unmarshal(row.Config, &limits)
+	return StreamInfo{ID: row.ID, Name: row.Name, Kind: row.Kind, FirstID: row.FirstID, CreatedAt: row.CreatedAt,
+		MaxPayload: limits.MaxPayload, MaxKey: limits.MaxKey, MaxHeaders: limits.MaxHeaders, IdempotencyWindow: limits.idempotencyWindow()}
 }
 
 // ListStreams returns all streams by name.

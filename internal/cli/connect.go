@@ -118,35 +118,11 @@ func (a *app) logger(quiet bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// store returns the statements of the installation, for what the client does not offer.
-func (c *connection) store() *store.Store {
-	return store.New(c.names, c.pool, c.pool, 0, slog.New(slog.DiscardHandler))
-}
-
-// drain gives what waits in a stream's inbox its ids, as every running consumer does. Without one messages would wait, unseen, for the next producer.
-func (c *connection) drain(ctx context.Context, stream string) error {
-	s := c.store()
-	row, err := s.GetStream(ctx, stream)
-	if err != nil {
-		return err
-	}
-	for {
-		reply, err := s.Drain(ctx, row.ID, drainPage)
-		// Busy: somebody else is at it.
-		if err != nil || !reply.More || reply.Busy {
-			return err
-		}
-	}
-}
-
-// drainPage is how many messages get their ids in one transaction.
-const drainPage = 1000
-
 // maxPayload is the stream's limit, which bounds a line of input.
 func (c *connection) maxPayload(ctx context.Context, stream string) (int, error) {
-	row, err := c.store().GetStream(ctx, stream)
+	info, err := c.GetStream(ctx, stream)
 	if err != nil {
 		return 0, err
 	}
-	return storedMaxPayload(row.Config)
+	return info.MaxPayload, nil
 }

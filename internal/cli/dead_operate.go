@@ -202,7 +202,7 @@ func (r *operating) run(cmd *cobra.Command) error {
 		return err
 	}
 	if view.Changed, err = r.change(cmd.Context(), matched); err != nil {
-		return &failure{err: err, hint: fmt.Sprintf("%s were %s; the same command goes on with the rest", r.count(view.Changed), r.done)}
+		return &failure{err: err, hint: fmt.Sprintf("%s %s; the same command goes on with the rest", plural(view.Changed, r.one+" was", r.many+" were"), r.done)}
 	}
 	return r.app.show(view, func(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "%s of %s %s\n", r.count(view.Changed), r.target, r.done)

@@ -127,7 +127,7 @@ func (p *producing) store(ctx context.Context, batch []record) error {
 func (p *producing) number(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.app.flags.timeout)
 	defer cancel()
-	_ = p.conn.drain(ctx, p.name)
+	_, _ = p.conn.Stream(p.name).Sequence(ctx)
 }
 
 func (p *producing) view(complete bool) producedView {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -117,17 +116,6 @@ func register(ctx context.Context, client *sqlstreams.Client, name string, confi
 		return "", err
 	}
 	return stream.Outcome(), nil
-}
-
-// storedMaxPayload reads the limit from a stream's stored config.
-func storedMaxPayload(config []byte) (int, error) {
-	var stored struct {
-		MaxPayload int `json:"max_payload"`
-	}
-	if err := json.Unmarshal(config, &stored); err != nil || stored.MaxPayload <= 0 {
-		return 0, &diag.Error{Code: diag.SchemaNewer, Op: "read", Object: "stream config", Detail: "it is not what this program stores"}
-	}
-	return stored.MaxPayload, nil
 }
 
 func newStreamList(a *app) *cobra.Command {

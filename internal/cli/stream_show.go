@@ -63,6 +63,9 @@ func newStreamShow(a *app) *cobra.Command {
 	}
 }
 
+// countedTo is how far the library counts what waits in an inbox.
+const countedTo = 10_000
+
 // lookAt reads a stream with its groups.
 func (c *connection) lookAt(ctx context.Context, name string) (*sqlstreams.StreamStatus, []groupView, error) {
 	status, err := c.Stream(name).Status(ctx)
@@ -94,6 +97,9 @@ func (a *app) showStream(s *sqlstreams.StreamStatus, groups []groupView) error {
 			ids, messages = fmt.Sprintf("%d to %d", s.FirstID, s.Head), "up to "+number(s.Retained)
 		}
 		inbox := number(s.Inbox)
+		if s.Inbox >= countedTo {
+			inbox += " or more"
+		}
 		if s.Inbox > 0 {
 			inbox += ", the first since " + stamp(s.InboxOldest)
 		}

@@ -201,7 +201,7 @@ func (t *tailing) drain(ctx context.Context) {
 	if !t.drains {
 		return
 	}
-	switch diag.CodeOf(t.conn.drain(ctx, t.name)) {
+	switch _, err := t.conn.Stream(t.name).Sequence(ctx); diag.CodeOf(err) {
 	case diag.PermissionDenied, diag.ReadOnlyServer:
 		t.drains = false
 	}
