@@ -20,13 +20,13 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: check ## all promises, with the race detector, on one Postgres (8 minutes at most)
-	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 8m $(TESTFLAGS) ./...
+	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 8m $(TESTFLAGS) ./... ./bench/...
 
 check:
 	@$(NEED) postgres cc git
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); \
 	if [ -n "$$unformatted" ]; then echo "not formatted (make fmt does it):"; echo "$$unformatted"; exit 1; fi
-	$(GO) vet ./...
+	$(GO) vet ./... ./bench/...
 
 test-full: ## what needs PgBouncer, spin, a browser or Postgres 14 to 18 (Debian; 60 minutes at most)
 	@versions=$$(sh internal/tools/install-full.sh) || exit 1; \
@@ -55,7 +55,7 @@ bench-full: ## the bars of speed, the long pass
 	cd bench && $(GO) run . full
 
 vet: ## go vet
-	$(GO) vet ./...
+	$(GO) vet ./... ./bench/...
 
 fmt: ## gofmt everything
 	"$$($(GO) env GOROOT)/bin/gofmt" -w .

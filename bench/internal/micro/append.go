@@ -45,7 +45,7 @@ func register(ctx context.Context, s *store.Store) (int, func() error, error) {
 		var err error
 		for range 5 {
 			// A leaf that autovacuum is reading is waited for two seconds only.
-			if err = s.DropStream(context.WithoutCancel(ctx), row.ID); err == nil {
+			if err = s.DropStream(context.WithoutCancel(ctx), row.ID, "bench"); err == nil {
 				return nil
 			}
 		}
