@@ -79,6 +79,7 @@ func bury(t *testing.T, db *pgtest.Database, n int) {
 
 // More dead letters than are read at once: each is written once.
 func TestExportHasEachDeadLetterOnce(t *testing.T) {
+	t.Parallel()
 	db := pgtest.NewDatabase(t)
 	const n = 2*letterPage + 1
 	bury(t, db, n)
@@ -104,6 +105,7 @@ func TestExportHasEachDeadLetterOnce(t *testing.T) {
 
 // Somebody presses Ctrl-C while dead letters are redriven at a rate: it is said how many are on their way, and the same command goes on.
 func TestInterruptedRedriveSaysHowFarItCame(t *testing.T) {
+	t.Parallel()
 	db := pgtest.NewDatabase(t)
 	bury(t, db, 500)
 	left := func() int64 { return db.QueryInt(t, "select count(*) from sqlstreams.dead_letter") }
@@ -121,6 +123,7 @@ func TestInterruptedRedriveSaysHowFarItCame(t *testing.T) {
 
 // On a terminal the way is shown, and nothing of it stays in the result.
 func TestRedriveShowsItsProgressOnATerminal(t *testing.T) {
+	t.Parallel()
 	db := pgtest.NewDatabase(t)
 	bury(t, db, 20)
 	var out, stderr bytes.Buffer
@@ -137,6 +140,7 @@ func TestRedriveShowsItsProgressOnATerminal(t *testing.T) {
 }
 
 func TestWatchLooksUntilInterrupted(t *testing.T) {
+	t.Parallel()
 	db := pgtest.NewDatabase(t)
 	bury(t, db, 1)
 	p := start(t, db, "group", "show", "orders", "mailer", "--watch", "-o", "json")

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 // Each state in which a group can be is made for real. Then "group show" must say so first, what it gives as the remedy is done to the letter, and the state must be gone. Where it gives
 // none, the state must pass by itself.
 func TestEachReasonAndItsRemedy(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		make   func(*patient)
@@ -53,23 +55,23 @@ func TestEachReasonAndItsRemedy(t *testing.T) {
 					t.Logf("at the end: %+v", p.status().Reasons)
 				}
 			}()
-			var first reasonView
 			pattern := regexp.MustCompile(c.reason)
-			pgtest.Eventually(t, 10*time.Second, "the reason comes first", func() bool {
-				first = p.status().Reasons[0]
-				return pattern.MatchString(first.Text)
-			})
-			if first.Code != c.code || first.Blocking != c.blocks || !regexp.MustCompile(c.remedy).MatchString(first.Remedy) || (c.remedy == "") != (first.Remedy == "") {
+			p.eventually("the reason comes first", func(reasons []sqlstreams.Reason) bool { return pattern.MatchString(reasons[0].Text) })
+			s := p.status()
+			first := s.Reasons[0]
+			if !pattern.MatchString(first.Text) || first.Code != c.code || first.Blocking != c.blocks || !regexp.MustCompile(c.remedy).MatchString(first.Remedy) || (c.remedy == "") != (first.Remedy == "") {
 				t.Errorf("the reason is %+v", first)
 			}
-			if got := p.status().State; got != c.state {
-				t.Errorf("in two words: %q, want %q", got, c.state)
+			if s.State != c.state {
+				t.Errorf("in two words: %q, want %q", s.State, c.state)
 			}
 			if text, _ := p.command("group show orders mailer"); !strings.Contains(text, first.Remedy) || c.blocks != strings.Contains(text, "\n  ! ") {
 				t.Errorf("a person is shown\n%s", text)
 			}
 			p.apply(first.Remedy)
-			pgtest.Eventually(t, 15*time.Second, "the state is gone", func() bool { return !p.says(pattern) })
+			p.eventually("the state is gone", func(reasons []sqlstreams.Reason) bool {
+				return !slices.ContainsFunc(reasons, func(r sqlstreams.Reason) bool { return pattern.MatchString(r.Text) })
+			})
 			p.follow()
 		})
 	}
@@ -79,6 +81,7 @@ func TestEachReasonAndItsRemedy(t *testing.T) {
 type patient struct {
 	*testing.T
 	db    *pgtest.Database
+	group *sqlstreams.GroupHandle
 	apply func(remedy string)
 }
 
@@ -89,7 +92,20 @@ func newPatient(t *testing.T) *patient {
 	cli(t, p.db, "stream", "create", "orders")
 	cli(t, p.db, "produce", "orders", `"first"`)
 	cli(t, p.db, "consume", "orders", "--group", "mailer", "--until", "caught-up")
+	p.group = p.client().Group("orders", "mailer")
 	return p
+}
+
+// eventually waits for what "group show" would say, without a program and its connections for each look.
+func (p *patient) eventually(what string, cond func([]sqlstreams.Reason) bool) {
+	p.Helper()
+	pgtest.Eventually(p.T, 20*time.Second, what, func() bool {
+		s, err := p.group.Status(p.Context())
+		if err != nil {
+			p.Fatal(err)
+		}
+		return cond(s.Reasons) || !wait(p.Context(), 20*time.Millisecond)
+	})
 }
 
 func (p *patient) status() (s groupStatusView) {
@@ -144,12 +160,11 @@ func (p *patient) do(remedy string) {
 // follow does what is said until nothing is left to do.
 func (p *patient) follow() {
 	p.Helper()
-	pgtest.Eventually(p.T, 20*time.Second, "the group has caught up", func() bool {
-		s := p.status()
-		if len(s.Reasons) == 1 && s.Reasons[0].Text == "It has caught up." {
+	p.eventually("the group has caught up", func(reasons []sqlstreams.Reason) bool {
+		if len(reasons) == 1 && reasons[0].Text == "It has caught up." {
 			return true
 		}
-		p.apply(s.Reasons[0].Remedy)
+		p.apply(reasons[0].Remedy)
 		return false
 	})
 	if s := p.status(); s.State != "caught up" || s.Committed != s.Head {
@@ -258,11 +273,11 @@ func (p *patient) kill() {
 	p.Helper()
 	// More than a pipe holds: the instance stays inside its handler, as nobody reads on.
 	cli(p.T, p.db, "produce", "orders", `"`+strings.Repeat("x", 500_000)+`"`)
-	short := &sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{Timeout: 3 * time.Second}}
+	short := &sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{Timeout: 2 * time.Second}}
 	if _, err := p.client().Stream("orders").Consumer(p.Context(), "mailer", short); err != nil {
 		p.Fatal(err)
 	}
-	child := start(p.T, p.db, "consume", "orders", "--group", "mailer", "--queue-margin", "1s")
+	child := start(p.T, p.db, "consume", "orders", "--group", "mailer", "--queue-margin", "1s", "--record-margin", "1s")
 	if _, err := io.ReadFull(child.out, make([]byte, 1)); err != nil {
 		p.Fatal(err)
 	}
