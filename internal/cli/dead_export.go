@@ -58,7 +58,7 @@ They stay where they are. With --file the file appears when all is written; with
 		},
 	}
 	filter.add(cmd, true)
-	cmd.Flags().StringVar(&file, "file", "", "write to this file, replacing it")
+	cmd.Flags().StringVar(&file, "file", "", "write to this `file`, replacing it")
 	_ = cmd.MarkFlagFilename("file") // fails for unknown flags only
 	return cmd
 }

@@ -12,7 +12,7 @@ import (
 
 // filterFlags choose some of a group's dead letters, or of its deliveries that wait.
 type filterFlags struct {
-	ids                            []int64
+	ids                            []string
 	reason, failure, contains, key string
 	since, until                   string
 	names                          []string // of the flags that belong here
@@ -21,20 +21,20 @@ type filterFlags struct {
 // add declares the flags. dead: for dead letters, which have a reason, and whose copy of the message has its key; most deliveries have no copy.
 func (f *filterFlags) add(cmd *cobra.Command, dead bool) {
 	flags := cmd.Flags()
-	flags.Int64SliceVar(&f.ids, "id", nil, "only these messages: ids with commas between")
+	flags.StringSliceVar(&f.ids, "id", nil, "only these messages: `ids` with commas between")
 	f.names = []string{"id", "error", "contains", "since", "until"}
-	since := "only what first failed"
+	since, numbers := "only what first failed", ""
 	if dead {
-		flags.StringVar(&f.key, "key", "", "only messages of this key")
-		flags.StringVar(&f.reason, "reason", "", "only what died of this: exhausted, terminal, undecodable or version")
+		flags.StringVar(&f.key, "key", "", "only messages of this `key`")
+		flags.StringVar(&f.reason, "reason", "", "only what died of this `reason`: exhausted, terminal, undecodable or version")
 		f.names = append(f.names, "key", "reason")
 		completeWords(cmd, "reason", "exhausted", "terminal", "undecodable", "version")
-		since = "only what died"
+		since, numbers = "only what died", ", so a line of dead list means all that it counts"
 	}
-	flags.StringVar(&f.failure, "error", "", "only this error; numbers in it do not count, so a line of dead list means all that it counts")
-	flags.StringVar(&f.contains, "contains", "", "only errors that contain this text")
-	flags.StringVar(&f.since, "since", "", since+" then or later: a time, or how long ago (2h, 3d)")
-	flags.StringVar(&f.until, "until", "", since+" before then: a time, or how long ago")
+	flags.StringVar(&f.failure, "error", "", "only this error `text`; numbers in it do not count"+numbers)
+	flags.StringVar(&f.contains, "contains", "", "only errors that contain this `text`")
+	flags.StringVar(&f.since, "since", "", since+" then or later: a `time`, or how long ago (2h, 3d)")
+	flags.StringVar(&f.until, "until", "", since+" before then: a `time`, or how long ago")
 }
 
 // given reports whether the command line has a filter.
@@ -57,11 +57,13 @@ func (f *filterFlags) filter(cmd *cobra.Command, now time.Time) (*sqlstreams.Del
 			return nil, usagef("--%s is empty", name)
 		}
 	}
-	out := &sqlstreams.DeliveryFilter{IDs: f.ids, Reason: f.reason, Error: f.failure, Contains: f.contains, Key: f.key}
-	for _, id := range f.ids {
-		if id < 1 {
-			return nil, usagef("--id has %d; ids begin at 1", id)
+	out := &sqlstreams.DeliveryFilter{Reason: f.reason, Error: f.failure, Contains: f.contains, Key: f.key}
+	for _, text := range f.ids {
+		id, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+		if err != nil || id < 1 {
+			return nil, usagef("--id has %q; ids are numbers from 1, with commas between", text)
 		}
+		out.IDs = append(out.IDs, id)
 	}
 	var err error
 	if out.After, err = moment("since", f.since, now); err != nil {

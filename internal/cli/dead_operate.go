@@ -129,7 +129,7 @@ func newOperation(a *app, o *operation) *cobra.Command {
 		flags.BoolVar(&f.yes, "yes", false, "do not ask for the group's name")
 	}
 	if o.rate {
-		flags.Float64Var(&f.rate, "rate", 0, "at most so many a second (default: as fast as it goes)")
+		flags.Float64Var(&f.rate, "rate", 0, "at most this `number` a second (default: as fast as it goes)")
 	}
 	return cmd
 }
@@ -201,7 +201,9 @@ func (r *operating) run(cmd *cobra.Command) error {
 	if err := r.confirm(cmd.Context(), matched); err != nil {
 		return err
 	}
-	if view.Changed, err = r.change(cmd.Context(), matched); err != nil {
+	if view.Changed, err = r.change(cmd.Context(), matched); err != nil && view.Changed == 0 {
+		return err
+	} else if err != nil {
 		return &failure{err: err, hint: fmt.Sprintf("%s %s; the same command goes on with the rest", plural(view.Changed, r.one+" was", r.many+" were"), r.done)}
 	}
 	return r.app.show(view, func(w io.Writer) error {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -56,6 +58,9 @@ It needs PostgreSQL's programs (initdb, postgres) on this machine; SQLSTREAMS_PG
 }
 
 func (a *app) dev(ctx context.Context, port int) (err error) {
+	if err := portIsFree(ctx, port); err != nil {
+		return err
+	}
 	server, err := pgserver.Start(ctx, pgserver.Options{Port: port})
 	if err != nil {
 		return err
@@ -73,6 +78,15 @@ func (a *app) dev(ctx context.Context, port int) (err error) {
 		}
 	}
 	return nil
+}
+
+// portIsFree says in a sentence what the server would say in a page of log.
+func portIsFree(ctx context.Context, port int) error {
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return &failure{err: fmt.Errorf("port %d cannot be listened on: %w", port, err), hint: "give another --port, or none: then one that is free is taken"}
+	}
+	return ln.Close()
 }
 
 // prepareDev creates the schema.

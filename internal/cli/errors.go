@@ -84,6 +84,8 @@ func (a *app) hint(cmd *cobra.Command, err error) string {
 		return "sqlstreams migrate up" + a.schemaFlag() + "   (or: sqlstreams explain " + string(code) + ")"
 	case code == diag.Unreachable && a.nowhere():
 		return "no --database, DATABASE_URL, PGHOST or PGSERVICE is given, so the default host was tried"
+	case code == diag.GroupNotFound && cmd != nil && cmd.Flags().NArg() > 0:
+		return "sqlstreams group list " + shellQuote(cmd.Flags().Arg(0)) + a.schemaFlag()
 	case code != "":
 		return "sqlstreams explain " + string(code)
 	case a.exitCode(err) == ExitUsage && cmd != nil:

@@ -111,8 +111,10 @@ func lagText(s *sqlstreams.GroupStatus) string {
 	return age(lag(s))
 }
 
-// silence is for how long an instance may not be heard of.
-const silence = time.Minute
+const (
+	silence   = time.Minute      // for how long an instance may not be heard of
+	heartbeat = 15 * time.Second // how often it says that it lives
+)
 
 func isLiving(s *sqlstreams.GroupStatus, i sqlstreams.InstanceInfo) bool {
 	return s.Now.Sub(i.SeenAt) <= silence

@@ -202,8 +202,11 @@ func (a *app) writeStatus(w io.Writer, s *sqlstreams.GroupStatus) error {
 	t := newTable("INSTANCE", "HOST", "PID", "STARTED", "HEARD OF").numbers(2)
 	for _, i := range s.Instances {
 		seen := ago(i.SeenAt, s.Now)
-		if !isLiving(s, i) {
+		switch silent := s.Now.Sub(i.SeenAt); {
+		case !isLiving(s, i):
 			seen += ", taken for gone"
+		case silent > 2*heartbeat:
+			seen += fmt.Sprintf(", late: it says that it lives every %s", heartbeat)
 		}
 		t.add(i.ID, i.Host, number(i.PID), ago(i.StartedAt, s.Now), seen)
 	}
