@@ -18,6 +18,7 @@ type operation struct {
 	one, many, done, doing string // "dead letter", "dead letters", "redriven", "redriving"
 	dead                   bool   // dead letters, not deliveries
 	rate                   bool   // has --rate
+	early                  bool   // is about deliveries that are not due yet
 	question               string // what is asked before, of the number; "": nothing ever is
 	asksAbove              int64  // up to this many nothing is asked
 	run                    func(*sqlstreams.GroupHandle, context.Context, *sqlstreams.DeliveryFilter, *sqlstreams.OperateOptions) (int64, error)
@@ -64,7 +65,7 @@ func retryingNow() *operation {
 		example: `  sqlstreams group retry-now orders mailer --all
   sqlstreams group retry-now orders mailer --contains 'connection refused' --dry-run
   sqlstreams group retry-now orders mailer --id 4711`,
-		one: "delivery", many: "deliveries", done: "made due now", doing: "making due", rate: true, run: (*sqlstreams.GroupHandle).RetryNow,
+		one: "delivery", many: "deliveries", done: "made due now", doing: "making due", rate: true, early: true, run: (*sqlstreams.GroupHandle).RetryNow,
 	}
 }
 
@@ -243,7 +244,7 @@ func (r *operating) dryRun(ctx context.Context, view operationView) error {
 			return r.writeDry(w, view.Matched, func() error { return r.app.writeDeadGroups(w, kinds, "") })
 		})
 	}
-	first, err := r.Deliveries(ctx, r.filter, 0, firstDeliveries)
+	first, err := r.first(ctx)
 	if err != nil {
 		return err
 	}
@@ -254,6 +255,25 @@ func (r *operating) dryRun(ctx context.Context, view operationView) error {
 	return r.app.show(dry, func(w io.Writer) error {
 		return r.writeDry(w, view.Matched, func() error { return r.app.writeDeliveries(w, first, view.Matched) })
 	})
+}
+
+// first returns the first deliveries that would be changed.
+func (r *operating) first(ctx context.Context) (first []sqlstreams.PendingDelivery, err error) {
+	now := time.Now()
+	for after := int64(0); ; {
+		page, err := r.Deliveries(ctx, r.filter, after, letterPage)
+		if err != nil || len(page) == 0 {
+			return first, err
+		}
+		for _, d := range page {
+			if after = d.ID; r.early && (d.State != "pending" || !d.DueAt.After(now)) {
+				continue
+			}
+			if first = append(first, d); len(first) == firstDeliveries {
+				return first, nil
+			}
+		}
+	}
 }
 
 func (r *operating) writeDry(w io.Writer, matched int64, details func() error) error {

@@ -3,7 +3,9 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -159,4 +161,21 @@ func TestWatchLooksUntilInterrupted(t *testing.T) {
 	if len(dead) != 2 || dead[0] != 1 || dead[1] != 0 {
 		t.Errorf("dead letters were %v", dead)
 	}
+	// A terminal is cleared, and written in one piece.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var screen []string
+	env := Env{Stdout: writer(func(text string) { screen = append(screen, text); cancel() }), Stderr: io.Discard, Getenv: func(name string) string { return map[string]string{"DATABASE_URL": db.DSN}[name] },
+		Terminal: func(any) bool { return true }}
+	if code := run(ctx, []string{"group", "show", "orders", "mailer", "--watch"}, env); code != ExitDone || len(screen) != 1 || !strings.HasPrefix(screen[0], clearScreen) {
+		t.Errorf("exit code %d, written: %q", code, screen)
+	}
+}
+
+// writer is called with each piece that is written.
+type writer func(text string)
+
+func (w writer) Write(p []byte) (int, error) {
+	w(string(p))
+	return len(p), nil
 }

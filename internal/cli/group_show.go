@@ -113,7 +113,7 @@ const watchEvery = time.Second
 const clearScreen = "\x1b[H\x1b[2J\x1b[3J"
 
 func (a *app) watchGroup(ctx context.Context, g target) error {
-	screen := !a.json() && a.env.Terminal(a.env.Stdout) && a.env.Getenv("TERM") != "dumb"
+	screen := !a.json() && a.outTerminal && a.env.Getenv("TERM") != "dumb"
 	for first := true; ; first = false {
 		looking, cancel := context.WithTimeout(ctx, a.flags.timeout)
 		s, err := g.Status(looking)

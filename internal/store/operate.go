@@ -158,7 +158,7 @@ func (s *Store) DeadGroups(ctx context.Context, group int, f *Filter) ([]DeadGro
 	}, group, filter)
 }
 
-// Count says how many dead letters (or, for the actions on deliveries, how many waiting deliveries) a filter means.
+// Count says how many dead letters (or, for the actions on deliveries, how many waiting deliveries) an action would change.
 func (s *Store) Count(ctx context.Context, group int, action string, f *Filter) (int64, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
@@ -166,12 +166,12 @@ func (s *Store) Count(ctx context.Context, group int, action string, f *Filter) 
 	if err != nil {
 		return 0, err
 	}
-	name := "dead_count"
+	name, args := "dead_count", []any{group, filter}
 	if action == RetryNow || action == DiscardDeliveries {
-		name = "delivery_count"
+		name, args = "delivery_count", append(args, action == RetryNow)
 	}
 	var n int64
-	err = s.control.QueryRow(ctx, s.text[name], group, filter).Scan(&n)
+	err = s.control.QueryRow(ctx, s.text[name], args...).Scan(&n)
 	return n, ClassifyNoEffect("count", "group "+strconv.Itoa(group), err)
 }
 
