@@ -105,6 +105,31 @@ func TestExportHasEachDeadLetterOnce(t *testing.T) {
 	}
 }
 
+// A group fails for the first time, much at once: the server's statistics know nothing of its dead letters yet. A page costs a page all the same.
+func TestAPageOfDeadLettersReadsAPage(t *testing.T) {
+	for name, known := range map[string]int{"there are no statistics": 0, "there are some of another group": 500} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.NewDatabase(t)
+			bury(t, db, known)
+			if known > 0 {
+				db.Exec(t, "update sqlstreams.dead_letter set group_id = 77")
+				db.Exec(t, "analyze sqlstreams.dead_letter")
+			}
+			bury(t, db, 20_000)
+			read := func() int64 {
+				return db.QueryInt(t, "select coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) from pg_stat_user_tables where schemaname = 'sqlstreams' and relname = 'dead_letter'")
+			}
+			before := read()
+			cli(t, db, "dead", "list", "orders", "mailer", "--each", "--limit", "999")
+			pgtest.Eventually(t, 10*time.Second, "the server has counted", func() bool { return read() > before })
+			if n := read() - before; n > 4*1000 {
+				t.Errorf("%d rows are read for a page of 1,000", n)
+			}
+		})
+	}
+}
+
 // Somebody presses Ctrl-C while dead letters are redriven at a rate: it is said how many are on their way, and the same command goes on.
 func TestInterruptedRedriveSaysHowFarItCame(t *testing.T) {
 	t.Parallel()

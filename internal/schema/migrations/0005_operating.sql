@@ -22,8 +22,9 @@ language sql immutable as $sqlstreams$
 $sqlstreams$;
 
 -- The ids above p_after of the dead letters that a filter means, ascending, at most p_limit (null: all). Its fields: ids, reason, error (by shape), contains, key, before, after; absent ones mean all.
+-- A page follows the primary key: a scan that has to be sorted would read all that is left of the group for each page.
 create function {schema}.dead_ids(p_group integer, p_filter json, p_after bigint, p_limit integer) returns setof bigint
-language plpgsql stable as $sqlstreams$
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $sqlstreams$
 declare
     f     record;
     v_ids bigint[];
@@ -50,7 +51,7 @@ $sqlstreams$;
 
 -- The same for deliveries that are off the main line and not running. before and after mean when they left it.
 create function {schema}.delivery_ids(p_group integer, p_filter json, p_after bigint, p_limit integer) returns setof bigint
-language plpgsql stable as $sqlstreams$
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $sqlstreams$
 declare
     f     record;
     v_ids bigint[];
