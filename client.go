@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"strconv"
 	"sync"
 	"time"
 
@@ -295,48 +294,9 @@ func (c *Client) DeleteStream(ctx context.Context, name string) error {
 	return c.Stream(name).Delete(ctx, nil)
 }
 
-// GroupState is where a consumer group stands.
-type GroupState struct {
-	Paused    bool
-	Head      int64 // newest id of the stream
-	Claimed   int64 // the frontier handed out
-	Committed int64 // below it every message has a recorded outcome (a pending retry counts as recorded)
-	Claims    int64 // open ranges
-	Pending   int64 // deliveries waiting to be due
-	Running   int64 // deliveries handed out
-	Waiting   int64 // deliveries waiting for their key
-	Dead      int64 // dead letters
-	Instances int64 // running consumers
-}
-
-// Backlog is how many messages are not handed out yet, if none was removed between.
-func (g GroupState) Backlog() int64 { return max(g.Head-g.Claimed, 0) }
-
-// GetGroup returns where a group stands, or ErrStreamNotFound or ErrGroupNotFound. It counts rows: for a person, not for a hot path.
-func (c *Client) GetGroup(ctx context.Context, stream, group string) (*GroupState, error) {
-	if err := errors.Join(checkName("get", "stream", stream), checkName("get", "group", group)); err != nil {
-		return nil, err
-	}
-	row, err := c.store.GetStream(ctx, stream)
-	if err != nil {
-		return nil, err
-	}
-	groups, err := c.store.ListGroups(ctx, row.ID)
-	if err != nil {
-		return nil, err
-	}
-	for _, g := range groups {
-		if g.Name != group {
-			continue
-		}
-		s, err := c.store.GroupState(ctx, g.ID)
-		if err != nil {
-			return nil, err
-		}
-		return &GroupState{Paused: s.Paused, Head: s.Head, Claimed: s.Claimed, Committed: s.Committed, Claims: s.Claims, Pending: s.Pending, Running: s.Running,
-			Waiting: s.Waiting, Dead: s.Dead, Instances: s.Instances}, nil
-	}
-	return nil, &diag.Error{Code: diag.GroupNotFound, Op: "get", Object: "group " + strconv.Quote(group)}
+// GetGroup returns where a group stands, and why; it is Group(stream, group).Status.
+func (c *Client) GetGroup(ctx context.Context, stream, group string) (*GroupStatus, error) {
+	return c.Group(stream, group).Status(ctx)
 }
 
 // renamed puts the user's name for an object into an error of the store, which knows it by its id.

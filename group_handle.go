@@ -91,6 +91,11 @@ type GroupStatus struct {
 	Reasons []Reason
 }
 
+// Idle says that nothing is left to do: every message of the stream, those in the inbox included, is handled, dead, or given up. (What a transaction that is still open has produced is not seen.)
+func (s *GroupStatus) Idle() bool {
+	return s.Backlog == 0 && s.Inbox == 0 && s.OpenClaims == 0 && s.Pending == 0 && s.Running == 0 && s.Waiting == 0
+}
+
 // Status returns where the group stands. It counts rows: for a person, not for a hot path.
 //
 // Errors: ErrStreamNotFound, ErrGroupNotFound, ErrUnreachable and other conditions of the connection.

@@ -63,7 +63,7 @@ func reasons(s *GroupStatus, holders []store.LockHolder) []Reason {
 		add(true, diag.StreamBusy, fmt.Sprintf("select pg_terminate_backend(%d)", h.PID), "The lock of the %s has been held for %s by %s, %s; it is held for milliseconds otherwise.", h.Kind, span(held), who, orNone(h.State, "state unknown"))
 	}
 	if alive == 0 && (todo || s.Pending > 0 || s.OpenClaims > 0 || s.Inbox > 0) {
-		add(true, "", "sqlstreams consume "+s.Stream+" --group "+s.Group, "No instance of the group is running.")
+		add(true, "", "sqlstreams consume "+s.Stream+" --group "+s.Group, "No instance of the group is running: start its program. (The command handles its messages by printing them.)")
 	}
 	for _, c := range s.Claims {
 		if c.Alive || c.ExpiresIn <= 0 {

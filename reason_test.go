@@ -34,7 +34,7 @@ func TestReasons(t *testing.T) {
 		}), nil, []string{"It is at work: 1 open ranges | "}},
 		{"paused with nothing to do", base(func(s *GroupStatus) { s.Paused = true }), nil, []string{"The group is paused. | sqlstreams group resume s g"}},
 		{"paused with a backlog", base(func(s *GroupStatus) { behind(s); s.Paused = true }), nil, []string{"! The group is paused. | sqlstreams group resume s g"}},
-		{"no instance", base(func(s *GroupStatus) { behind(s); s.Instances = nil }), nil, []string{"! No instance of the group is running. | sqlstreams consume s --group g"}},
+		{"no instance", base(func(s *GroupStatus) { behind(s); s.Instances = nil }), nil, []string{"! No instance of the group is running | sqlstreams consume s --group g"}},
 		{"instances that are gone", base(func(s *GroupStatus) { behind(s); s.Instances = gone }), nil, []string{"! No instance | sqlstreams consume s --group g"}},
 		{"lock held", base(behind), held, []string{"! The lock of the group has been held for 1m1s by server process 99 (psql), idle in transaction | select pg_terminate_backend(99)"}},
 		{"lock held for a moment", base(behind), []store.LockHolder{{Kind: "group", PID: 99, Seconds: 0.2}}, []string{"Work is there | "}},

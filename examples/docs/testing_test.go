@@ -51,7 +51,7 @@ func waitIdle(t *testing.T, client *sqlstreams.Client, stream, group string) *sq
 		if err != nil {
 			t.Fatal(err)
 		}
-		if status.Inbox == 0 && status.Committed == status.Head && status.Pending+status.Running+status.Waiting == 0 {
+		if status.Idle() {
 			return status // each message has succeeded or is a dead letter
 		}
 		select {

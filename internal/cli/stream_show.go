@@ -82,8 +82,8 @@ func (c *connection) lookAt(ctx context.Context, name string) (*sqlstreams.Strea
 		if err != nil {
 			return nil, nil, err
 		}
-		groups = append(groups, groupView{Name: g.Name, Paused: s.Paused, Claimed: s.Claimed, Committed: s.Committed, Backlog: s.Backlog(), Pending: s.Pending + s.Running + s.Waiting,
-			Dead: s.Dead, Instances: s.Instances})
+		groups = append(groups, groupView{Name: g.Name, Paused: s.Paused, Claimed: s.Claimed, Committed: s.Committed, Backlog: s.Backlog, Pending: s.Pending + s.Running + s.Waiting,
+			Dead: s.Dead, Instances: int64(len(s.Instances))})
 	}
 	return status, groups, nil
 }

@@ -180,34 +180,6 @@ func (s *Store) ListGroups(ctx context.Context, stream int) ([]*Group, error) {
 	return all, ClassifyNoEffect("list", object, rows.Err())
 }
 
-// GroupState is where a group stands.
-type GroupState struct {
-	Paused                            bool
-	Epoch                             int64
-	Claimed, Committed, Head          int64
-	Claims, Pending, Running, Waiting int64
-	Dead, Instances                   int64
-}
-
-// GroupState reads where a group stands.
-func (s *Store) GroupState(ctx context.Context, group int) (*GroupState, error) {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
-	object := "group " + strconv.Itoa(group)
-	var g GroupState
-	err := retrying(ctx, func() error {
-		err := s.control.QueryRow(ctx, s.text["group_state"], group).Scan(&g.Paused, &g.Epoch, &g.Claimed, &g.Committed, &g.Head, &g.Claims, &g.Pending, &g.Running, &g.Waiting, &g.Dead, &g.Instances)
-		if err == pgx.ErrNoRows {
-			return &diag.Error{Code: diag.GroupNotFound, Op: "look at", Object: object}
-		}
-		return ClassifyNoEffect("look at", object, err)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &g, nil
-}
-
 // StreamState is where a stream stands.
 type StreamState struct {
 	FirstID, Head, Inbox int64
