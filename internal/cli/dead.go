@@ -128,10 +128,14 @@ func (a *app) listDead(ctx context.Context, g target, f *sqlstreams.DeliveryFilt
 
 // oneKind are the flags that mean the first line of the list.
 func oneKind(groups []sqlstreams.DeadGroup, f *sqlstreams.DeliveryFilter) string {
-	if len(groups) == 1 && f == nil || groups[0].Error == "" {
+	switch text := groups[0].Error; {
+	case len(groups) == 1 && f == nil:
 		return " --all"
+	case text == "" || printable(text) != text: // it would not be typed as it stands
+		return " --id " + number(groups[0].Example)
+	default:
+		return " --error " + shellQuote(text)
 	}
-	return " --error " + shellQuote(groups[0].Error)
 }
 
 func emptyList(f *sqlstreams.DeliveryFilter) string {

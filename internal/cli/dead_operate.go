@@ -244,9 +244,12 @@ func (r *operating) dryRun(ctx context.Context, view operationView) error {
 			return r.writeDry(w, view.Matched, func() error { return r.app.writeDeadGroups(w, kinds, "") })
 		})
 	}
-	first, err := r.first(ctx)
-	if err != nil {
-		return err
+	var first []sqlstreams.PendingDelivery
+	if view.Matched > 0 {
+		var err error
+		if first, err = r.first(ctx); err != nil {
+			return err
+		}
 	}
 	dry := dryDeliveriesView{view, []deliveryView{}}
 	for _, d := range first {

@@ -70,6 +70,29 @@ func TestTextOfSeveralLinesIsSafe(t *testing.T) {
 	}
 }
 
+// What is suggested can be typed as it stands, and means the first line.
+func TestTheSuggestedFilterMeansTheFirstLine(t *testing.T) {
+	for _, c := range []struct {
+		errors []string
+		filter *sqlstreams.DeliveryFilter
+		want   string
+	}{
+		{[]string{"busy"}, nil, " --all"},
+		{[]string{"it's busy"}, &sqlstreams.DeliveryFilter{Key: "k"}, ` --error 'it'\''s busy'`},
+		{[]string{"busy", "x"}, nil, " --error busy"},
+		{[]string{"", "x"}, nil, " --id 7"},
+		{[]string{"a\nb", "x"}, nil, " --id 7"},
+	} {
+		var groups []sqlstreams.DeadGroup
+		for _, text := range c.errors {
+			groups = append(groups, sqlstreams.DeadGroup{Error: text, Example: 7})
+		}
+		if got := oneKind(groups, c.filter); got != c.want {
+			t.Errorf("%q: %q, want %q", c.errors, got, c.want)
+		}
+	}
+}
+
 // bury puts dead letters into the first group, with ids from 1, as if handlers had failed.
 func bury(t *testing.T, db *pgtest.Database, n int) {
 	t.Helper()
