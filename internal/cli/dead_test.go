@@ -153,6 +153,22 @@ func TestAPageOfDeadLettersReadsAPage(t *testing.T) {
 	}
 }
 
+// A dead letter's message is gone from the stream, and the group's position lies before it, as after a restore: it runs from the letter's copy.
+func TestRedriveOfWhatIsGoneFromTheStream(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t)
+	bury(t, db, 3)
+	db.Exec(t, "update sqlstreams.stream set first_id = 3")
+	cli(t, db, "dead", "redrive", "orders", "mailer", "--all")
+	// The third will be claimed from the stream.
+	if n := db.QueryInt(t, "select sum(message_id) from sqlstreams.delivery"); n != 1+2 {
+		t.Errorf("the sum of the redriven ids is %d", n)
+	}
+	if n := db.QueryInt(t, "select count(*) from sqlstreams.dead_letter"); n != 0 {
+		t.Errorf("%d dead letters are left", n)
+	}
+}
+
 // Somebody presses Ctrl-C while dead letters are redriven at a rate: it is said how many are on their way, and the same command goes on.
 func TestInterruptedRedriveSaysHowFarItCame(t *testing.T) {
 	t.Parallel()

@@ -35,14 +35,14 @@ func TestEachReasonAndItsRemedy(t *testing.T) {
 		blocks bool
 	}{
 		{"paused", (*patient).pause, "paused", `^The group is paused\.$`, "", `^sqlstreams group resume orders mailer$`, true},
-		{"no instance", (*patient).produce, "no instance", `^No instance of the group is running\.$`, "", `^sqlstreams consume orders --group mailer$`, true},
+		{"no instance", (*patient).produce, "no instance", `^No instance of the group is running: `, "", `^sqlstreams consume orders --group mailer$`, true},
 		{"the group's lock is held", (*patient).holdGroup, "lock held", `^The lock of the group has been held for .* by server process \d+, idle in transaction;`, "SQL0151",
 			`^select pg_terminate_backend\(\d+\)$`, true},
 		{"the stream's lock is held", (*patient).holdStream, "lock held", `^The lock of the stream has been held for `, "SQL0151", `^select pg_terminate_backend\(\d+\)$`, true},
 		{"the holder of a range is gone", (*patient).kill, "holder gone", `^Messages 2 to 2 are under the lease of an instance that is gone \(process \d+ on .*\); it ends in `, "", "", true},
 		{"a range was left", (*patient).leave, "stale range", `^\d open ranges were left by their holder .*, first messages \d to 4;`, "SQL0105", "", true},
 		{"position lost", (*patient).losePosition, "position lost", `^Messages 2 to 3 are gone from the stream; `, "SQL0101", "", false},
-		{"messages without ids", (*patient).forgetInbox, "no instance", `^No instance of the group is running\.$`, "", `^sqlstreams consume orders --group mailer$`, true},
+		{"messages without ids", (*patient).forgetInbox, "no instance", `^No instance of the group is running: `, "", `^sqlstreams consume orders --group mailer$`, true},
 		{"backoff", (*patient).fail, "in backoff", `^1 messages wait in backoff; the next is due in (\d+m|1h)`, "", `^sqlstreams group retry-now orders mailer --all$`, false},
 		{"dead letters", (*patient).bury, "caught up", `^2 messages are dead letters; `, "SQL0108", `^sqlstreams dead list orders mailer$`, false},
 	} {

@@ -100,7 +100,10 @@ begin
         o_last := v_ids[cardinality(v_ids)];
         o_more := cardinality(v_ids) >= p_limit;
         if p_action = 'redrive' then
-            select c.claimed into v_claimed from {schema}.cursor c where c.group_id = p_group order by c.seq desc limit 1;
+            -- What is gone from the stream will not be claimed, wherever the cursor is.
+            select greatest(c.claimed, s.first_id - 1) into v_claimed
+              from {schema}.cursor c join {schema}.consumer_group g on g.id = c.group_id join {schema}.stream s on s.id = g.stream_id
+             where c.group_id = p_group order by c.seq desc limit 1;
             -- What is still to be claimed, or lies in an open range unfinished (both only after a seek), comes by itself: only its letter goes.
             insert into {schema}.delivery (group_id, message_id, state, due_at, attempt, solo, message_key, last_error, copied, produced_at, appended_at, scheduled_at, schema_version,
                                            routing_key, headers, options, payload, payload_bytes)
