@@ -39,9 +39,9 @@ func TestEachReasonAndItsRemedy(t *testing.T) {
 		{"the group's lock is held", (*patient).holdGroup, "lock held", `^The lock of the group has been held for .* by server process \d+, idle in transaction;`, "SQL0151",
 			`^select pg_terminate_backend\(\d+\)$`, true},
 		{"the stream's lock is held", (*patient).holdStream, "lock held", `^The lock of the stream has been held for `, "SQL0151", `^select pg_terminate_backend\(\d+\)$`, true},
-		{"the holder of a range is gone", (*patient).kill, "holder gone", `^Messages 2 to 2 are under the lease of an instance that is gone \(process \d+ on .*\); it ends in `, "", "", true},
-		{"a range was left", (*patient).leave, "stale range", `^\d open ranges were left by their holder .*, first messages \d to 4;`, "SQL0105", "", true},
-		{"position lost", (*patient).losePosition, "position lost", `^Messages 2 to 3 are gone from the stream; `, "SQL0101", "", false},
+		{"the holder of a range is gone", (*patient).kill, "holder gone", `^Messages 1 to 1 are under the lease of an instance that is gone \(process \d+ on .*\); it ends in `, "", "", true},
+		{"a range was left", (*patient).leave, "stale range", `^\d open ranges were left by their holder .*, first messages \d to 3;`, "SQL0105", "", true},
+		{"position lost", (*patient).losePosition, "position lost", `^Messages 1 to 2 are gone from the stream; `, "SQL0101", "", false},
 		{"messages without ids", (*patient).forgetInbox, "no instance", `^No instance of the group is running: `, "", `^sqlstreams consume orders --group mailer$`, true},
 		{"backoff", (*patient).fail, "in backoff", `^1 messages wait in backoff; the next is due in (\d+m|1h)`, "", `^sqlstreams group retry-now orders mailer --all$`, false},
 		{"dead letters", (*patient).bury, "caught up", `^2 messages are dead letters; `, "SQL0108", `^sqlstreams dead list orders mailer$`, false},
@@ -77,23 +77,40 @@ func TestEachReasonAndItsRemedy(t *testing.T) {
 	}
 }
 
-// patient is a group "mailer" of a stream "orders", which has seen one message.
+// patient is a group "mailer" of a stream "orders".
 type patient struct {
 	*testing.T
-	db    *pgtest.Database
-	group *sqlstreams.GroupHandle
-	apply func(remedy string)
+	db     *pgtest.Database
+	client *sqlstreams.Client // a program beside the command line
+	stream *sqlstreams.Stream[string]
+	group  *sqlstreams.GroupHandle
+	apply  func(remedy string)
 }
 
 func newPatient(t *testing.T) *patient {
 	t.Helper()
 	p := &patient{T: t, db: pgtest.NewDatabase(t)}
 	p.apply = p.do
-	cli(t, p.db, "stream", "create", "orders")
-	cli(t, p.db, "produce", "orders", `"first"`)
-	cli(t, p.db, "consume", "orders", "--group", "mailer", "--until", "caught-up")
-	p.group = p.client().Group("orders", "mailer")
+	var err error
+	if p.client, err = sqlstreams.NewClient(t.Context(), p.db.Pool(t), &sqlstreams.ClientConfig{DisableManager: true, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.client.Close(context.Background()) })
+	if p.stream, err = sqlstreams.RegisterStream[string](t.Context(), p.client, "orders", nil); err != nil {
+		t.Fatal(err)
+	}
+	p.declare(nil)
+	p.group = p.client.Group("orders", "mailer")
 	return p
+}
+
+func (p *patient) declare(config *sqlstreams.ConsumerConfig) *sqlstreams.Consumer[string] {
+	p.Helper()
+	consumer, err := p.stream.RegisterConsumer(p.Context(), "mailer", config)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return consumer
 }
 
 // eventually waits for what "group show" would say, without a program and its connections for each look.
@@ -172,7 +189,14 @@ func (p *patient) follow() {
 	}
 }
 
-func (p *patient) produce() { cli(p.T, p.db, "produce", "orders", `"second"`) }
+func (p *patient) produce() { p.produceText("at once") }
+
+func (p *patient) produceText(text string) {
+	p.Helper()
+	if _, err := p.stream.Producer(nil).Produce(p.Context(), &text, nil); err != nil {
+		p.Fatal(err)
+	}
+}
 
 func (p *patient) pause() {
 	cli(p.T, p.db, "group", "pause", "orders", "mailer")
@@ -206,26 +230,10 @@ func (p *patient) holdStream() {
 	p.produceInTx()
 }
 
-// client is a program beside the command line.
-func (p *patient) client() *sqlstreams.Client {
-	p.Helper()
-	client, err := sqlstreams.NewClient(p.Context(), p.db.Pool(p.T), &sqlstreams.ClientConfig{DisableManager: true, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		p.Fatal(err)
-	}
-	p.Cleanup(func() { client.Close(context.Background()) })
-	return client
-}
-
 func (p *patient) produceInTx() {
 	p.Helper()
-	client := p.client()
-	stream, err := sqlstreams.RegisterStream[string](p.Context(), client, "orders", nil)
-	if err != nil {
-		p.Fatal(err)
-	}
-	producer, text := stream.Producer(nil), "second"
-	err = client.InTx(p.Context(), func(ctx context.Context, tx pgx.Tx) error {
+	producer, text := p.stream.Producer(nil), "in a transaction"
+	err := p.client.InTx(p.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		_, err := producer.ProduceTx(ctx, tx, &text, nil)
 		return err
 	})
@@ -250,12 +258,9 @@ func (p *patient) forgetInbox() {
 }
 
 // live runs an instance in this process until the test's end.
-func (p *patient) live(config *sqlstreams.ConsumerConfig, options *sqlstreams.ConsumeOptions, handle func(context.Context, *[]byte) error) {
+func (p *patient) live(config *sqlstreams.ConsumerConfig, options *sqlstreams.ConsumeOptions, handle func(context.Context, *string) error) {
 	p.Helper()
-	consumer, err := p.client().Stream("orders").Consumer(p.Context(), "mailer", config)
-	if err != nil {
-		p.Fatal(err)
-	}
+	consumer := p.declare(config)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- consumer.Consume(ctx, handle, options) }()
@@ -272,16 +277,14 @@ func (p *patient) live(config *sqlstreams.ConsumerConfig, options *sqlstreams.Co
 func (p *patient) kill() {
 	p.Helper()
 	// More than a pipe holds: the instance stays inside its handler, as nobody reads on.
-	cli(p.T, p.db, "produce", "orders", `"`+strings.Repeat("x", 500_000)+`"`)
+	p.produceText(strings.Repeat("x", 500_000))
 	short := &sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{Timeout: 2 * time.Second}}
-	if _, err := p.client().Stream("orders").Consumer(p.Context(), "mailer", short); err != nil {
-		p.Fatal(err)
-	}
+	p.declare(short)
 	child := start(p.T, p.db, "consume", "orders", "--group", "mailer", "--queue-margin", "1s", "--record-margin", "1s")
 	if _, err := io.ReadFull(child.out, make([]byte, 1)); err != nil {
 		p.Fatal(err)
 	}
-	p.live(short, nil, func(context.Context, *[]byte) error { return nil })
+	p.live(short, nil, func(context.Context, *string) error { return nil })
 	pgtest.Eventually(p.T, 10*time.Second, "both run", func() bool { return p.db.QueryInt(p.T, "select count(*) from sqlstreams.instance") == 2 })
 	if err := child.Process.Kill(); err != nil {
 		p.Fatal(err)
@@ -300,7 +303,7 @@ func (p *patient) leave() {
 	slow := make(chan struct{}, 1)
 	slow <- struct{}{}
 	p.live(&sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{Timeout: 2 * time.Second, BaseDelay: time.Millisecond}},
-		&sqlstreams.ConsumeOptions{Handlers: 1, BatchLimit: 4, BatchMin: 4, QueueMargin: time.Second, RecordMargin: time.Second}, func(ctx context.Context, _ *[]byte) error {
+		&sqlstreams.ConsumeOptions{Handlers: 1, BatchLimit: 3, BatchMin: 3, QueueMargin: time.Second, RecordMargin: time.Second}, func(ctx context.Context, _ *string) error {
 			select {
 			case <-slow:
 				<-ctx.Done()
@@ -315,8 +318,8 @@ func (p *patient) leave() {
 func (p *patient) losePosition() {
 	p.produce()
 	p.produce()
-	p.db.Exec(p.T, "update sqlstreams.stream set first_id = 4")
-	p.db.Exec(p.T, "delete from sqlstreams.log_1 where id < 4")
+	p.db.Exec(p.T, "update sqlstreams.stream set first_id = 3")
+	p.db.Exec(p.T, "delete from sqlstreams.log_1 where id < 3")
 	p.apply = func(remedy string) { p.do("sqlstreams consume orders --group mailer") } // whoever consumes is told, and goes on
 }
 
@@ -324,7 +327,7 @@ func (p *patient) losePosition() {
 func (p *patient) fail() {
 	p.Helper()
 	failed := false // one handler runs at a time
-	p.live(&sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{BaseDelay: time.Hour, MaxDelay: time.Hour}}, &sqlstreams.ConsumeOptions{Handlers: 1}, func(context.Context, *[]byte) error {
+	p.live(&sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{BaseDelay: time.Hour, MaxDelay: time.Hour}}, &sqlstreams.ConsumeOptions{Handlers: 1}, func(context.Context, *string) error {
 		if failed {
 			return nil
 		}
