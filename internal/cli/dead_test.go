@@ -130,6 +130,7 @@ func TestExportHasEachDeadLetterOnce(t *testing.T) {
 
 // A group fails for the first time, much at once: the server's statistics know nothing of its dead letters yet. A page costs a page all the same.
 func TestAPageOfDeadLettersReadsAPage(t *testing.T) {
+	t.Parallel()
 	for name, known := range map[string]int{"there are no statistics": 0, "there are some of another group": 500} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
