@@ -27,6 +27,7 @@ const DefaultSchema = "sqlstreams"
 type Client struct {
 	pool    *pgxpool.Pool // the caller's
 	control *pgxpool.Pool
+	spare   *pgxpool.Pool // for producing while handlers hold all of pool
 	store   *store.Store
 	batcher *produce.Batcher
 	hub     *wake.Hub
@@ -92,9 +93,18 @@ func NewClient(ctx context.Context, pool *pgxpool.Pool, config *ClientConfig) (*
 	if err != nil {
 		return nil, store.ClassifyNoEffect(op, "client", err)
 	}
-	c := &Client{pool: pool, control: control, logger: cfg.Logger, strict: cfg.StrictRegistration, hooks: cfg.Hooks, gate: &consume.Gate{}, strays: &consume.Strays{}, managed: !cfg.DisableManager}
+	// It connects when it is needed first.
+	spareConfig := pool.Config()
+	spareConfig.MaxConns, spareConfig.MinConns, spareConfig.MinIdleConns = 1, 0, 0
+	spare, err := pgxpool.NewWithConfig(ctx, spareConfig)
+	if err != nil {
+		control.Close()
+		return nil, store.ClassifyNoEffect(op, "client", err)
+	}
+	c := &Client{pool: pool, control: control, spare: spare, logger: cfg.Logger, strict: cfg.StrictRegistration, hooks: cfg.Hooks, gate: &consume.Gate{}, strays: &consume.Strays{}, managed: !cfg.DisableManager}
 	if err := c.prepare(ctx, names, cfg.ManualMigration); err != nil {
 		control.Close()
+		spare.Close()
 		return nil, err
 	}
 	c.store = store.New(names, control, pool, cfg.StatementTimeout, cfg.Logger)
@@ -182,6 +192,7 @@ func (c *Client) Close(ctx context.Context) {
 	}
 	c.hub.Close(ctx)
 	c.control.Close()
+	c.spare.Close()
 }
 
 // enter counts a session in; false: the client is closed. The first one also starts upkeep.
@@ -236,11 +247,16 @@ func (c *Client) InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx
 	return nil
 }
 
-// announcingTx remembers which streams were produced to, so that they are announced after the commit and not before.
+// announcer is a transaction whose end is known here, so that what it produced is announced after the commit and not before.
+type announcer interface{ producedTo(stream int) }
+
+// announcingTx remembers which streams were produced to.
 type announcingTx struct {
 	pgx.Tx
 	streams map[int]struct{}
 }
+
+func (tx *announcingTx) producedTo(stream int) { tx.streams[stream] = struct{}{} }
 
 // StreamInfo is a stream as ListStreams and GetStream return it.
 type StreamInfo struct {

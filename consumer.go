@@ -70,17 +70,29 @@ func (c *Consumer[T]) Consume(ctx context.Context, f func(ctx context.Context, p
 	if f == nil {
 		return invalid(diag.InvalidOption, "consume", c.core.object, "the handler is nil")
 	}
-	codec, version, any := c.core.stream.codec, versionOf[T](), c.core.stream.verbatim
+	decode := decoder[T](c.core.stream)
 	return c.core.consume(ctx, opts, func(ctx context.Context, m *delivery.Message, _ consume.Attempt) error {
-		if !any && m.SchemaVersion != version {
-			return consume.NotConvertible(m.SchemaVersion)
-		}
-		payload := new(T)
-		if err := codec.Unmarshal(m.Payload, payload); err != nil {
-			return consume.NotDecodable(err)
+		payload, err := decode(m)
+		if err != nil {
+			return err
 		}
 		return f(ctx, payload)
 	})
+}
+
+// decoder returns what makes a payload of a message, or an error that ends the message's attempts.
+func decoder[T any](s *stream) func(m *delivery.Message) (*T, error) {
+	codec, version, any := s.codec, versionOf[T](), s.verbatim
+	return func(m *delivery.Message) (*T, error) {
+		if !any && m.SchemaVersion != version {
+			return nil, consume.NotConvertible(m.SchemaVersion)
+		}
+		payload := new(T)
+		if err := codec.Unmarshal(m.Payload, payload); err != nil {
+			return nil, consume.NotDecodable(err)
+		}
+		return payload, nil
+	}
 }
 
 // Health returns a snapshot of the running session, or of the last one.

@@ -145,8 +145,8 @@ func (p *Producer[T]) putTx(ctx context.Context, tx pgx.Tx, outs []store.Outgoin
 	} else if err := p.core.client.store.PutTx(ctx, tx, p.core.id, p.core.kind, outs); err != nil {
 		return nil, renamed(err, p.core.object)
 	}
-	if a, ok := tx.(*announcingTx); ok {
-		a.streams[p.core.id] = struct{}{}
+	if a, ok := tx.(announcer); ok {
+		a.producedTo(p.core.id)
 	} else {
 		p.core.client.announce(p.core.id, false)
 	}

@@ -15,7 +15,20 @@ type Attempt struct {
 	Redelivered   bool // its range was claimed before: the message may have run
 	LeaseDeadline time.Time
 	Stream, Group string
+
+	// Who works in the transaction that records its own result needs these.
+	GroupID   int
+	Token     delivery.Token
+	Delivery  bool      // the token is that of a delivery, else of a range
+	Abandoned time.Time // when the attempt is written off, whatever the handler does
 }
+
+// ErrRecorded, returned by a handler, says that it succeeded and that its result is recorded already, in a transaction of its own that checked the token.
+const ErrRecorded = recorded("recorded")
+
+type recorded string
+
+func (r recorded) Error() string { return string(r) }
 
 // Handler runs one message.
 type Handler func(ctx context.Context, m *delivery.Message, a Attempt) error

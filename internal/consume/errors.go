@@ -99,6 +99,7 @@ type verdict struct {
 	// interrupted: the handler gave up because the stop cancelled its context. It is no attempt.
 	interrupted bool
 	abandoned   bool
+	recorded    bool // a success that needs no record
 	panicked    bool // or ended its goroutine
 }
 

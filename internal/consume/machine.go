@@ -92,6 +92,8 @@ type start struct {
 	leaseEnds   int64 // by the wall clock
 	began       int64
 	timeout     time.Duration
+	token       delivery.Token
+	delivery    bool // off the main line
 }
 
 // effects is what the caller of the machine is to do.
@@ -283,7 +285,7 @@ func (m *machine) finish(si int, now instant, v *verdict) {
 	s.task = task{}
 	m.running--
 	took := now.mono - t.began
-	if v == nil {
+	if v == nil || v.recorded {
 		m.counts.Succeeded++
 	}
 	if v == nil || !v.interrupted {

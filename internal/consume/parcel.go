@@ -167,7 +167,7 @@ func (m *machine) takeParcel(p *parcel, si int, now instant, s *start) bool {
 	m.runningRetries++
 	m.lastRetry = true
 	slot := m.begin(si, now, task{parcel: p, i: i, policy: policy, failures: it.Attempt}, timeout)
-	*s = start{slot: si, gen: slot.gen, message: it.message, attempt: it.Attempt + 1, redelivered: true, leaseEnds: now.wall + remaining, began: now.mono, timeout: timeout}
+	*s = start{slot: si, gen: slot.gen, message: it.message, attempt: it.Attempt + 1, redelivered: true, leaseEnds: now.wall + remaining, began: now.mono, timeout: timeout, token: p.token, delivery: true}
 	return true
 }
 
@@ -200,6 +200,11 @@ func (m *machine) finishParcel(t *task, now instant, v *verdict) {
 		return
 	}
 	it.state = msgFinished
+	if v != nil && v.recorded {
+		m.acknowledge(p, 1) // its row is gone
+		m.kick()
+		return
+	}
 	o := pending{Outcome: delivery.Outcome{ID: it.ID, Kind: delivery.Succeeded, Attempt: it.Attempt}}
 	if v != nil {
 		o.Outcome, o.due = m.outcome(t, it.ID, it.Solo, now, v)

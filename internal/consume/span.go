@@ -113,7 +113,7 @@ func (m *machine) takeFresh(si int, now instant, s *start) bool {
 		}
 		m.lastRetry = false
 		slot := m.begin(si, now, task{span: r, i: i, policy: p}, timeout)
-		*s = start{slot: si, gen: slot.gen, message: msg, attempt: 1, redelivered: r.redelivered, leaseEnds: now.wall + remaining, began: now.mono, timeout: timeout}
+		*s = start{slot: si, gen: slot.gen, message: msg, attempt: 1, redelivered: r.redelivered, leaseEnds: now.wall + remaining, began: now.mono, timeout: timeout, token: r.ref.Token}
 		return true
 	}
 	return false

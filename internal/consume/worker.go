@@ -95,7 +95,8 @@ func (s *Session) call(at *start) (v *verdict) {
 		base: s.base, ends: s.zero.Add(time.Duration(at.began) + at.timeout), timeout: at.timeout, message: at.message,
 		attempt: Attempt{
 			ID: at.message.ID, Attempt: at.attempt, Redelivered: at.redelivered, LeaseDeadline: time.Unix(0, at.leaseEnds),
-			Stream: s.c.Stream, Group: s.c.Group,
+			Stream: s.c.Stream, Group: s.c.Group, GroupID: s.c.GroupID, Token: at.token, Delivery: at.delivery,
+			Abandoned: s.zero.Add(time.Duration(at.began) + at.timeout + s.m.o.TimeoutGrace),
 		},
 	}
 	returned := false
@@ -111,6 +112,12 @@ func (s *Session) call(at *start) (v *verdict) {
 	returned = true
 	if err == nil {
 		return nil
+	}
+	if err == error(ErrRecorded) {
+		if !at.delivery {
+			return nil // its range is recorded as ever
+		}
+		return &verdict{kind: delivery.Succeeded, recorded: true}
 	}
 	v = judge(err)
 	if v.kind == delivery.Failed && context.Cause(s.base) != nil && (errors.Is(err, context.Canceled) || errors.Is(err, ErrStopping)) {

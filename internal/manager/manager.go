@@ -140,7 +140,7 @@ func rotateInbox(ctx context.Context, s Store) error {
 
 func trim(ctx context.Context, s Store) error {
 	var failed []error
-	for _, what := range []string{store.TrimCursor, store.TrimBatches, store.TrimAttempts, store.TrimInstances, store.TrimKeys} {
+	for _, what := range []string{store.TrimCursor, store.TrimBatches, store.TrimAttempts, store.TrimInstances, store.TrimKeys, store.TrimOnce} {
 		for range 20 {
 			n, err := s.Trim(ctx, what, batch)
 			if err != nil {

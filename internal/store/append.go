@@ -124,7 +124,7 @@ func (s *Store) Append(ctx context.Context, req *AppendRequest) (AppendReply, er
 	defer cancel()
 	const op = "produce to"
 	object := "stream " + strconv.Itoa(req.Stream)
-	conn, err := s.produce.Acquire(ctx)
+	conn, err := s.acquireProduce(ctx)
 	if err != nil {
 		return AppendReply{}, ClassifyNoEffect(op, object, err)
 	}

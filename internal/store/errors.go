@@ -158,6 +158,8 @@ func judgeServer(pg *pgconn.PgError) verdict {
 		v.code, v.retryable, v.lost = diag.Unreachable, true, true
 	case "42501":
 		v.code = diag.PermissionDenied
+	case "SQ100": // raised by finish_tx
+		v.code = diag.LeaseLost
 	case "25006":
 		v.code, v.retryable = diag.ReadOnlyServer, true
 	case "25P02":

@@ -59,7 +59,7 @@ func (s *Store) ProduceKeyed(ctx context.Context, r *KeyedRequest) ([]KeyedResul
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
 	object := "stream " + strconv.Itoa(r.Stream)
-	conn, err := s.produce.Acquire(ctx)
+	conn, err := s.acquireProduce(ctx)
 	if err != nil {
 		return nil, ClassifyNoEffect("produce to", object, err)
 	}

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,6 +32,8 @@ type Store struct {
 	logger  *slog.Logger
 	text    map[string]string
 	leaves  leafCache
+	spare   atomic.Pointer[pgxpool.Pool]
+	holders atomic.Int64 // sessions that may hold connections of produce while they produce
 }
 
 // New returns a store over two pools, neither of which it closes. A timeout of 0 means DefaultTimeout.

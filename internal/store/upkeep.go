@@ -75,6 +75,7 @@ const (
 	TrimAttempts  = "trim_attempts"
 	TrimInstances = "trim_instances"
 	TrimKeys      = "trim_keys"
+	TrimOnce      = "trim_once"
 )
 
 // Trim removes what has outlived its use, at most limit rows; it returns how many.

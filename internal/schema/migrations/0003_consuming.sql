@@ -9,6 +9,14 @@ language plpgsql as $sqlstreams$
 declare
     v_dead boolean;
 begin
+    -- A message whose handler committed its own transaction (finish_tx) after its attempt had been written off is done. The caller has locked the claim in an earlier statement, so a commit that was under way is seen.
+    if exists (select from {schema}.done d where d.group_id = p_group and d.message_id in (select x.id from json_to_recordset(p_outcomes) as x (id bigint))) then
+        select json_agg(o.e) into p_outcomes from json_array_elements(p_outcomes) as o (e)
+         where not exists (select from {schema}.done d where d.group_id = p_group and d.message_id = (o.e->>'id')::bigint);
+        if p_outcomes is null then
+            return;
+        end if;
+    end if;
     insert into {schema}.delivery (group_id, message_id, state, due_at, attempt, solo, last_error)
     select p_group, x.id, 'pending', p_now + x.due_ms * interval '1 millisecond', x.attempt, coalesce(x.solo, false), x.error
       from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, due_ms double precision, error text, solo boolean)

@@ -157,6 +157,7 @@ begin
         delete from {schema}.delivery x where x.group_id = v_group;
         delete from {schema}.dead_letter x where x.group_id = v_group;
         delete from {schema}.attempt x where x.group_id = v_group;
+        delete from {schema}.once x where x.group_id = v_group;
         delete from {schema}.consumer_group g where g.id = v_group;
         commit;
         set transaction isolation level read committed;
