@@ -100,6 +100,12 @@ type ConsumerConfig struct {
 	// MaxRangeReclaims is after how many takeovers an expired range is broken up into single deliveries that run alone, so that a message which kills its process is
 	// found. Default 3, at most 1,000; Off: at the first expiry.
 	MaxRangeReclaims int
+	// MaxRunning is the most handlers that run at once over all instances of the group, whatever their Handlers; what is under a lease that has not ended counts, so a crashed instance's messages count until its
+	// leases end. Default 0: no limit; at most 1,000,000.
+	MaxRunning int
+	// RatePerSecond is the most handlers that start in a second over all instances, retries included, with a burst of one second's worth (one message at least). A message that is given back unstarted has used its
+	// share. Default 0: no limit; 0.001 to 1,000,000.
+	RatePerSecond float64
 }
 
 // ProduceOptions belong to one message. Nil or zero: none set.
@@ -280,6 +286,8 @@ type (
 		Min         storedPolicy `json:"message_min"`
 		Max         storedPolicy `json:"message_max"`
 		MaxReclaims int          `json:"max_range_reclaims"`
+		MaxRunning  int          `json:"max_running,omitempty"`     // read by the procedure work
+		Rate        float64      `json:"rate_per_second,omitempty"` // likewise
 	}
 )
 

@@ -290,16 +290,12 @@ func TestProduceInsideConsumeTxWithASmallPool(t *testing.T) {
 	client := openOn(t, db.PoolConfig(t, func(c *pgxpool.Config) { c.MaxConns = 2 }), nil)
 	stream, out := register[WelcomeEmail](t, client, "s"), register[WelcomeEmail](t, client, "out")
 	instance := group(t, stream, "g", nil)
-	both := make(chan struct{}, 2)
-	meet := func() { // both handlers hold their connection now
-		both <- struct{}{}
-		for len(both) < 2 {
-			time.Sleep(time.Millisecond)
-		}
-	}
+	var both sync.WaitGroup
+	both.Add(2)
 	consumeTx(t, instance, &sqlstreams.ConsumeOptions{Handlers: 2}, func(ctx context.Context, _ pgx.Tx, m *WelcomeEmail) error {
 		if strings.HasPrefix(m.UserID, "meet") {
-			meet()
+			both.Done()
+			both.Wait() // both handlers hold their connection now
 		}
 		_, err := out.Producer(nil).Produce(ctx, m, nil)
 		if err == nil {

@@ -3,6 +3,7 @@ package sqlstreams
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -119,8 +120,12 @@ func (s *stream) registerConsumer(ctx context.Context, group string, config *Con
 	if err != nil {
 		return nil, err
 	}
-	if err := checkBounds(op, c.object, bounded{name: "MaxRangeReclaims", value: int64(cfg.MaxRangeReclaims), low: 1, high: 1000, offAllowed: true}); err != nil {
+	if err := checkBounds(op, c.object, bounded{name: "MaxRangeReclaims", value: int64(cfg.MaxRangeReclaims), low: 1, high: 1000, offAllowed: true},
+		bounded{name: "MaxRunning", value: int64(cfg.MaxRunning), low: 1, high: 1_000_000}); err != nil {
 		return nil, err
+	}
+	if r := cfg.RatePerSecond; r != 0 && !(r >= 0.001 && r <= 1_000_000) {
+		return nil, invalid(diag.InvalidOption, op, c.object, fmt.Sprintf("RatePerSecond is %v, allowed are 0.001 to 1,000,000", r))
 	}
 	reclaims := or(cfg.MaxRangeReclaims, 3)
 	if reclaims == Off {
@@ -134,7 +139,7 @@ func (s *stream) registerConsumer(ctx context.Context, group string, config *Con
 	default:
 		return nil, invalid(diag.InvalidOption, op, c.object, "Start is "+strconv.Quote(string(start)))
 	}
-	stored, err := json.Marshal(storedGroup{V: configVersion, Message: storePolicy(limits.Default), Min: storePolicy(limits.Min), Max: storePolicy(limits.Max), MaxReclaims: reclaims})
+	stored, err := json.Marshal(storedGroup{V: configVersion, Message: storePolicy(limits.Default), Min: storePolicy(limits.Min), Max: storePolicy(limits.Max), MaxReclaims: reclaims, MaxRunning: cfg.MaxRunning, Rate: cfg.RatePerSecond})
 	if err != nil {
 		return nil, &diag.Error{Code: diag.InvalidOption, Op: op, Object: c.object, Err: err}
 	}

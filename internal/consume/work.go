@@ -166,10 +166,12 @@ func (m *machine) addClaims(c *call, now instant) bool {
 		m.lastAsk = n
 		c.wants = true
 		req.TakeOver = mayTake
+		req.Free = max(len(m.slots)-m.running-m.queued, 0)
 		worth = l.soon && l.notSoon <= now.mono || l.expiryAt <= now.mono && mayTake
 	}
 	if n := m.retrySize(now); n > 0 {
 		req.DeliveryToken, req.Retries = m.token(), n
+		req.Free = max(req.Free, n)
 		c.wants = true
 		worth = worth || l.notSoon <= now.mono
 	}
@@ -267,11 +269,14 @@ func (m *machine) handOut(c *call, reply *delivery.WorkReply, now instant) {
 	noDelivery := c.req.DeliveryToken != (delivery.Token{}) && len(reply.Deliveries) == 0 && l.dueAt <= now.mono
 	l.notSoon = 0
 	if noRange || noDelivery {
-		l.notSoon = now.mono + notSoon
+		l.notSoon = now.mono + max(notSoon, int64(min(reply.Limited, maxLimited)))
 	}
 }
 
 const notSoon = int64(50 * time.Millisecond)
+
+// maxLimited is the longest that a group's rate keeps an instance from asking again: a changed rate is seen then.
+const maxLimited = 5 * time.Second
 
 // adopt makes a range ours.
 func (m *machine) adopt(r *delivery.Range, sent, now instant) {

@@ -135,6 +135,8 @@ type WorkRequest struct {
 	RestToken   Token
 	PartMax     int
 	MaxReclaims int
+	// Free is how many messages the caller could start at once: a group that limits how many run hands out no more.
+	Free int
 
 	// DeliveryToken asks for at most Retries due deliveries; or, with Solo, for one solo delivery and no other. All get this token.
 	DeliveryToken Token
@@ -166,6 +168,7 @@ type WorkReply struct {
 	Claimed     int64 // the group's frontier
 	LostFrom    int64 // position lost: ids (LostFrom, LostTo] are gone from the stream; 0, 0: nothing lost
 	LostTo      int64
+	Limited     time.Duration // the group's rate is used up: until the next message may start; 0: it is not
 	NextDue     time.Duration // until the earliest pending delivery that is not solo is due (0: one is due now); negative: none
 	NextSoloDue time.Duration // the same for solo ones
 	NextExpiry  time.Duration // until the earliest open lease of another holder ends, if looked for; negative: none or not looked for

@@ -60,6 +60,7 @@ type (
 		Solo          bool            `json:"solo"`
 		LookExpired   bool            `json:"look_expired"`
 		MarginsMS     int64           `json:"margins_ms"`
+		Free          int             `json:"free"`
 	}
 	wireReply struct {
 		Gone           bool            `json:"gone"`
@@ -89,6 +90,7 @@ type (
 		Claimed       *int64   `json:"claimed"`
 		LostFrom      *int64   `json:"lost_from"`
 		LostTo        *int64   `json:"lost_to"`
+		LimitedMS     *float64 `json:"limited_ms"`
 		NextDueMS     *float64 `json:"next_due_ms"`
 		NextSoloDueMS *float64 `json:"next_solo_due_ms"`
 		NextExpiryMS  *float64 `json:"next_expiry_ms"`
@@ -129,7 +131,7 @@ func (s *Store) Work(ctx context.Context, req *delivery.WorkRequest) (*delivery.
 		RangeToken: some(req.RangeToken), MaxMessages: req.MaxMessages, MaxBytes: req.MaxBytes,
 		TakeOver: req.TakeOver, Floor: req.Floor, RestToken: some(req.RestToken), PartMax: req.PartMax,
 		DeliveryToken: some(req.DeliveryToken), Retries: req.Retries, Solo: req.Solo, LookExpired: req.LookExpired,
-		MarginsMS: req.Margins.Milliseconds(),
+		MarginsMS: req.Margins.Milliseconds(), Free: req.Free,
 	}
 	for i := range req.Results {
 		r := &req.Results[i]
@@ -183,6 +185,9 @@ func replyOf(req *delivery.WorkRequest, got *wireReply) *delivery.WorkReply {
 		Gone: got.Gone, Paused: got.Paused, Epoch: got.Epoch, ConfigVersion: got.ConfigVersion, LostDeliveries: got.LostDeliveries,
 		BrokenUp: got.BrokenUp, Floor: req.Floor, More: got.More,
 		NextDue: wait(got.NextDueMS), NextSoloDue: wait(got.NextSoloDueMS), NextExpiry: wait(got.NextExpiryMS),
+	}
+	if got.LimitedMS != nil {
+		reply.Limited = wait(got.LimitedMS)
 	}
 	if len(got.Config) > 0 && string(got.Config) != "null" {
 		reply.Config = got.Config

@@ -44,6 +44,9 @@ func Conformance(t *testing.T, open func(t *testing.T) Harness) {
 		{"a delivery is released unstarted", release},
 		{"an expired delivery runs alone from then on", deliveryExpiry},
 		{"solo deliveries are handed out one by one", soloOneByOne},
+		{"no more run than the group allows", maxRunning},
+		{"no more is handed out than can start", onlyWhatCanStart},
+		{"no more start than the group's rate allows", ratePerSecond},
 		{"dead letters keep a copy", deadLetters},
 		{"a paused group hands out nothing", paused},
 		{"a newer config is told", config},
@@ -98,6 +101,9 @@ func (s *site) work(t *testing.T, req delivery.WorkRequest) *delivery.WorkReply 
 	}
 	if req.MaxBytes == 0 {
 		req.MaxBytes = 1 << 20
+	}
+	if req.Free == 0 {
+		req.Free = 1 << 20
 	}
 	if req.MaxReclaims == 0 {
 		req.MaxReclaims = 3

@@ -52,6 +52,8 @@ type group struct {
 	done        map[int64]bool
 	attempts    []AttemptRow
 	alive       map[uuid.UUID]time.Time
+	tokens      float64 // of its rate, at tokensAt
+	tokensAt    time.Time
 	wakers      []*Waker
 }
 
@@ -64,6 +66,7 @@ type claim struct {
 	stale          int
 	excused, again bool
 	instance       uuid.UUID
+	messages       int64
 }
 
 type row struct {

@@ -58,19 +58,21 @@ func (m *Memory) work(req *delivery.WorkRequest, now time.Time) *delivery.WorkRe
 	// 3. What is given back.
 	g.giveBack(s, req, now, reply)
 	if !g.paused {
-		// 4. Deliveries.
-		g.handDeliveries(req, now, reply)
+		// 4. Deliveries, within the group's limits.
+		room := g.room(req, now)
+		g.handDeliveries(req, now, reply, room)
 		// 5. Expired ranges.
 		reply.Floor = req.Floor
 		if req.TakeOver {
-			g.takeOver(s, req, now, reply)
+			g.takeOver(s, req, now, reply, room)
 		}
 		// 6. Fresh ids.
 		if reply.Range == nil && req.RangeToken != (delivery.Token{}) {
-			g.takeFresh(s, req, now, reply)
+			g.takeFresh(s, req, now, reply, room)
 		} else if reply.Range != nil {
 			reply.More = true
 		}
+		reply.Limited = room.limited()
 	}
 	reply.Claimed = g.claimed
 	for _, d := range g.deliveries {
@@ -178,7 +180,7 @@ func (g *group) giveBack(s *stream, req *delivery.WorkRequest, now time.Time, re
 	}
 }
 
-func (g *group) handDeliveries(req *delivery.WorkRequest, now time.Time, reply *delivery.WorkReply) {
+func (g *group) handDeliveries(req *delivery.WorkRequest, now time.Time, reply *delivery.WorkReply, room *room) {
 	if req.LookExpired {
 		for _, d := range g.deliveries {
 			if !d.running || d.expires.After(now) {
@@ -206,7 +208,8 @@ func (g *group) handDeliveries(req *delivery.WorkRequest, now time.Time, reply *
 	if req.Solo {
 		limit = 1
 	}
-	due = due[:min(len(due), limit)]
+	due = due[:min(len(due), limit, int(max(room.start, 0)))]
+	room.take(int64(len(due)))
 	slices.SortFunc(due, func(a, b *row) int { return cmp.Compare(a.id, b.id) })
 	lease := req.Margins + g.ceiling
 	for _, d := range due {
@@ -218,7 +221,7 @@ func (g *group) handDeliveries(req *delivery.WorkRequest, now time.Time, reply *
 // looks is how many expired ranges one call breaks up or takes over.
 const looks = 4
 
-func (g *group) takeOver(s *stream, req *delivery.WorkRequest, now time.Time, reply *delivery.WorkReply) {
+func (g *group) takeOver(s *stream, req *delivery.WorkRequest, now time.Time, reply *delivery.WorkReply, room *room) {
 	for range looks {
 		at := slices.IndexFunc(g.claims, func(c *claim) bool { return c.low >= req.Floor && !c.expires.After(now) })
 		if at < 0 {
@@ -230,11 +233,14 @@ func (g *group) takeOver(s *stream, req *delivery.WorkRequest, now time.Time, re
 			g.claims = slices.Delete(g.claims, at, at+1)
 			continue
 		}
-		if req.RangeToken == (delivery.Token{}) {
+		if req.RangeToken == (delivery.Token{}) || room.most() <= 0 {
 			break
 		}
+		mid := c.high
 		if ids := c.high - c.low; c.stale >= 2 && ids > 1 {
-			mid := c.low + max(1, min(ids/2, int64(req.PartMax)))
+			mid = c.low + max(1, min(ids/2, int64(req.PartMax)))
+		}
+		if mid = min(mid, c.low+min(room.most(), c.high-c.low)); mid < c.high {
 			rest := *c
 			rest.low, rest.token, rest.expires, rest.excused, rest.instance = mid, req.RestToken, now, true, req.Instance
 			c.high = mid
@@ -245,6 +251,7 @@ func (g *group) takeOver(s *stream, req *delivery.WorkRequest, now time.Time, re
 		}
 		c.token, c.excused, c.again, c.instance = req.RangeToken, false, true, req.Instance
 		c.ceiling, c.expires = g.ceiling, now.Add(req.Margins+g.ceiling)
+		room.take(c.high - c.low)
 		reply.Range = g.handed(c)
 		reply.Range.Lease = req.Margins + g.ceiling
 		break
@@ -295,14 +302,18 @@ func (g *group) breakUp(s *stream, c *claim, now time.Time) int {
 	return n
 }
 
-func (g *group) takeFresh(s *stream, req *delivery.WorkRequest, now time.Time, reply *delivery.WorkReply) {
+func (g *group) takeFresh(s *stream, req *delivery.WorkRequest, now time.Time, reply *delivery.WorkReply, room *room) {
 	if g.claimed < s.first-1 {
 		reply.LostFrom, reply.LostTo = g.claimed, s.first-1
 		g.claimed = s.first - 1
 	}
 	at, _ := s.find(g.claimed + 1)
 	n, bytes := 0, int64(0)
-	for ; at+n < len(s.messages) && n < req.MaxMessages; n++ {
+	if room.most() <= 0 {
+		reply.More = reply.More || at < len(s.messages)
+		return
+	}
+	for ; at+n < len(s.messages) && n < req.MaxMessages && int64(n) < room.most(); n++ {
 		msg := &s.messages[at+n]
 		bytes += int64(len(msg.Payload) + len(msg.Headers))
 		if n > 0 && bytes > req.MaxBytes {
@@ -313,7 +324,8 @@ func (g *group) takeFresh(s *stream, req *delivery.WorkRequest, now time.Time, r
 		return
 	}
 	lease := req.Margins + g.ceiling
-	c := &claim{low: g.claimed, high: s.messages[at+n-1].ID, token: req.RangeToken, expires: now.Add(lease), ceiling: g.ceiling, instance: req.Instance}
+	room.take(int64(n))
+	c := &claim{messages: int64(n), low: g.claimed, high: s.messages[at+n-1].ID, token: req.RangeToken, expires: now.Add(lease), ceiling: g.ceiling, instance: req.Instance}
 	g.claims = append(g.claims, c)
 	slices.SortFunc(g.claims, func(a, b *claim) int { return cmp.Compare(a.low, b.low) })
 	g.claimed = c.high

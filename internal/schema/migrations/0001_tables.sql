@@ -124,6 +124,8 @@ create table {schema}.cursor (
     group_id integer not null,
     seq      bigint not null,
     claimed  bigint not null check (claimed >= 0),
+    tokens    double precision, -- of a group with a rate: how many messages may start, at tokens_at; null: as many as its burst
+    tokens_at timestamptz,
     primary key (group_id, seq)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 comment on table {schema}.cursor is 'The frontier handed out. Appended, read newest first; upkeep removes what is behind.';
@@ -139,6 +141,7 @@ create table {schema}.claim (
     stale      integer not null default 0,
     excused    boolean not null default false,
     instance   uuid not null,
+    messages   integer, -- how many it holds; null: at most high - low
     key_hashes bigint[],
     primary key (group_id, low)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);

@@ -70,7 +70,7 @@ $sqlstreams$;
 
 -- Hands out at most p_max ids beyond the cursor: none, or those in (o_low, o_high]. Under the group's lock.
 create function {schema}.take_fresh(p_group integer, p_stream integer, p_first_id bigint, p_max integer, p_bytes bigint,
-                                    out o_low bigint, out o_high bigint, out o_more boolean, out o_claimed bigint, out o_lost_from bigint)
+                                    out o_low bigint, out o_high bigint, out o_more boolean, out o_claimed bigint, out o_lost_from bigint, out o_count integer)
 language plpgsql as $sqlstreams$
 declare
     v_seq   bigint;
@@ -114,10 +114,12 @@ begin
     if v_count > 0 then
         o_low := o_claimed;
         o_high := v_top;
+        o_count := v_count;
         if v_bytes > p_bytes then
             execute 'select max(q.id) from (select r.id, r.n, sum(r.size) over (order by r.id) as total from (select l.id, l.size, row_number() over (order by l.id) as n from '
                  || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1 || ' and l.id <= ' || v_top || ' order by l.id) r) q where q.n = 1 or q.total <= ' || p_bytes
                into o_high;
+            o_count := null;
         end if;
         o_more := v_count >= p_max or o_high < v_top or v_whole;
         o_claimed := o_high;
@@ -180,6 +182,13 @@ declare
     v_due      timestamptz;
     v_solo_due timestamptz;
     v_lost_from bigint;
+    v_room      bigint; -- how many messages may start now; null: any number
+    v_free      bigint; -- and how many of them this instance could start at once
+    v_rate      double precision;
+    v_tokens    double precision;
+    v_started   bigint := 0;
+    v_count     integer;
+    v_limited   double precision;
 begin
     commit;
     set transaction isolation level read committed;
@@ -187,7 +196,7 @@ begin
         (group_id integer, stream_id integer, instance uuid, config_version integer, durable boolean,
          results json, deliveries json, surrenders json, stale json, release json,
          range_token uuid, max_messages integer, max_bytes bigint, take_over boolean, floor bigint, rest_token uuid, part_max integer,
-         delivery_token uuid, retries integer, solo boolean, look_expired boolean, margins_ms bigint);
+         delivery_token uuid, retries integer, solo boolean, look_expired boolean, margins_ms bigint, free integer);
     -- For this transaction only. Statistics of tables that are empty now and full a minute later mislead the planner into scanning them whole, and plans inside
     -- procedures live as long as the session; so only index plans are left.
     perform set_config('lock_timeout', '2s', true), set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
@@ -253,7 +262,7 @@ begin
                from json_to_recordset(req.surrenders) as x (low bigint, token uuid, prefix bigint, done json, outcomes json) order by x.low
     loop
         -- Under a token that nobody has: what a handler that was abandoned still does under the old one must be refused.
-        update {schema}.claim c set low = greatest(item.prefix, c.low), token = gen_random_uuid(), expires_at = v_now, excused = true
+        update {schema}.claim c set low = greatest(item.prefix, c.low), messages = null, token = gen_random_uuid(), expires_at = v_now, excused = true
          where c.group_id = req.group_id and c.low = item.low and c.token = item.token and c.high > item.prefix returning c.high into v_high;
         if not found then
             v_lost := v_lost || json_build_object('low', item.low, 'token', item.token);
@@ -292,18 +301,35 @@ begin
                    last_error = case when d.solo then 'its lease ended while it ran alone' else d.last_error end
              where d.group_id = req.group_id and d.message_id = any (array(select q.message_id from ended q));
         end if;
+        -- The limits of the group, over all its instances. What is under a lease that has not ended counts as running, started or not, so no more than can start at once is handed out.
+        if grp.config->>'max_running' is not null then
+            select greatest((grp.config->>'max_running')::bigint
+                   - (select coalesce(sum(coalesce(x.messages, x.high - x.low)), 0) from {schema}.claim x where x.group_id = req.group_id and x.expires_at > v_now)
+                   - (select count(*) from {schema}.delivery x where x.group_id = req.group_id and x.state = 'running' and x.expires_at > v_now), 0) into v_room;
+            v_free := coalesce(req.free, req.max_messages);
+        end if;
+        if grp.config->>'rate_per_second' is not null then
+            v_rate := (grp.config->>'rate_per_second')::double precision;
+            select x.tokens + greatest(extract(epoch from v_now - x.tokens_at), 0) * v_rate into v_tokens
+              from {schema}.cursor x where x.group_id = req.group_id order by x.seq desc limit 1;
+            v_tokens := least(coalesce(v_tokens, 'infinity'), greatest(v_rate, 1));
+            v_room := least(v_room, floor(v_tokens)::bigint);
+        end if;
         if req.delivery_token is not null then
             with due as materialized (
                 select x.message_id from {schema}.delivery x
                  where x.group_id = req.group_id and x.state = 'pending' and x.solo = coalesce(req.solo, false) and x.due_at <= v_now
-                 order by x.due_at limit case when req.solo then 1 else req.retries end for update skip locked),
+                 order by x.due_at limit least(case when req.solo then 1 else req.retries end, v_room) for update skip locked),
             taken as (
                 update {schema}.delivery d
                    set state = 'running', token = req.delivery_token, instance = req.instance, ceiling_ms = grp.ceiling_ms,
                        expires_at = v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond'
                  where d.group_id = req.group_id and d.message_id = any (array(select q.message_id from due q))
                 returning d.message_id, d.attempt, d.solo)
-            select json_agg(json_build_object('id', t.message_id, 'attempt', t.attempt, 'solo', t.solo) order by t.message_id) into v_handed from taken t;
+            select json_agg(json_build_object('id', t.message_id, 'attempt', t.attempt, 'solo', t.solo) order by t.message_id), count(*) into v_handed, v_count from taken t;
+            v_started := v_count;
+            v_room := v_room - v_count;
+            v_free := v_free - v_count;
         end if;
 
         -- 5. Expired ranges, the lowest first.
@@ -318,18 +344,24 @@ begin
                     v_broken := v_broken + {schema}.break_up(req.group_id, req.stream_id, expired.low, expired.high, v_now);
                     continue;
                 end if;
-                exit when req.range_token is null;
+                exit when req.range_token is null or least(v_room, v_free) <= 0;
                 v_high := expired.high;
+                v_mid := expired.high;
                 if expired.stale >= 2 and expired.high - expired.low > 1 then
                     v_mid := expired.low + greatest(1, least((expired.high - expired.low) / 2, req.part_max));
+                end if;
+                v_mid := least(v_mid, expired.low + least(v_room, v_free));
+                if v_mid < expired.high then
                     insert into {schema}.claim (group_id, low, high, token, expires_at, ceiling_ms, reclaims, stale, excused, instance)
                     values (req.group_id, v_mid, expired.high, req.rest_token, v_now, grp.ceiling_ms, expired.reclaims, expired.stale, true, req.instance);
                     v_high := v_mid;
                 end if;
                 update {schema}.claim x
-                   set high = v_high, token = req.range_token, expires_at = v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond',
+                   set high = v_high, messages = case when v_high = expired.high then x.messages end, token = req.range_token, expires_at = v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond',
                        ceiling_ms = grp.ceiling_ms, reclaims = x.reclaims + case when x.excused then 0 else 1 end, excused = false, instance = req.instance
                  where x.group_id = req.group_id and x.low = expired.low;
+                v_started := v_started + v_high - expired.low;
+                v_room := v_room - (v_high - expired.low);
                 v_range := json_build_object('low', expired.low, 'high', v_high, 'reclaims', expired.reclaims + case when expired.excused then 0 else 1 end, 'stale', expired.stale, 'again', true,
                     'done', (select json_agg(d.message_id order by d.message_id) from {schema}.done d
                               where d.group_id = req.group_id and d.message_id > expired.low and d.message_id <= v_high));
@@ -345,17 +377,35 @@ begin
         end if;
 
         -- 6. Fresh ids.
-        if v_range is null and req.range_token is not null then
-            select t.o_low, t.o_high, t.o_more, t.o_claimed, t.o_lost_from into v_low, v_high, v_fresh_more, v_claimed, v_lost_from
-              from {schema}.take_fresh(req.group_id, req.stream_id, grp.first_id, req.max_messages, req.max_bytes) t;
+        v_high := null;
+        if v_range is null and req.range_token is not null and least(v_room, v_free) <= 0 then
+            -- Nothing may start; whether anything could is what the caller needs to know.
+            v_more := v_more or exists (select from {schema}.head(req.stream_id, grp.first_id) h
+                where h.head > (select x.claimed from {schema}.cursor x where x.group_id = req.group_id order by x.seq desc limit 1));
+        elsif v_range is null and req.range_token is not null then
+            select t.o_low, t.o_high, t.o_more, t.o_claimed, t.o_lost_from, t.o_count into v_low, v_high, v_fresh_more, v_claimed, v_lost_from, v_count
+              from {schema}.take_fresh(req.group_id, req.stream_id, grp.first_id, least(req.max_messages, v_room, v_free)::integer, req.max_bytes) t;
             if v_high is not null then
-                insert into {schema}.claim (group_id, low, high, token, expires_at, ceiling_ms, instance)
-                values (req.group_id, v_low, v_high, req.range_token, v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond', grp.ceiling_ms, req.instance);
+                insert into {schema}.claim (group_id, low, high, token, expires_at, ceiling_ms, instance, messages)
+                values (req.group_id, v_low, v_high, req.range_token, v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond', grp.ceiling_ms, req.instance, v_count);
+                v_started := v_started + coalesce(v_count, v_high - v_low);
+                v_room := v_room - coalesce(v_count, v_high - v_low);
                 v_range := json_build_object('low', v_low, 'high', v_high, 'reclaims', 0, 'stale', 0, 'again', false);
                 v_more := v_more or v_fresh_more;
             end if;
         elsif v_range is not null then
             v_more := true;
+        end if;
+        if v_rate is not null then
+            v_tokens := v_tokens - v_started;
+            if v_room <= 0 and v_tokens < 1 then
+                v_limited := (1 - v_tokens) / v_rate * 1000;
+            end if;
+            -- Appended, like the cursor that it stands in; also when the cursor moved for another reason, because the newest row is what counts.
+            if v_started > 0 or v_high is not null or v_lost_from is not null then
+                insert into {schema}.cursor (group_id, seq, claimed, tokens, tokens_at)
+                select req.group_id, x.seq + 1, x.claimed, v_tokens, v_now from {schema}.cursor x where x.group_id = req.group_id order by x.seq desc limit 1;
+            end if;
         end if;
     end if;
 
@@ -371,6 +421,7 @@ begin
         'range', v_range, 'deliveries', v_handed, 'ceiling_ms', grp.ceiling_ms, 'broken_up', v_broken, 'floor', v_floor, 'more', v_more, 'claimed', v_claimed,
         'lost_from', v_lost_from, 'lost_to', case when v_lost_from is not null then grp.first_id - 1 end,
         'next_due_ms', extract(epoch from v_due - v_now) * 1000, 'next_solo_due_ms', extract(epoch from v_solo_due - v_now) * 1000,
+        'limited_ms', v_limited,
         'next_expiry_ms', extract(epoch from v_expiry - v_now) * 1000);
 end
 $sqlstreams$;
