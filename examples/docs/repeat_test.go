@@ -8,6 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/sqlstreams/sqlstreams"
+	"github.com/sqlstreams/sqlstreams/internal/pgtest"
 )
 
 // The three patterns for effects that may be repeated; each is run twice for the same payment, as after a crash between the handler's return and its record.
@@ -22,12 +25,12 @@ func upsert(pool *pgxpool.Pool) func(context.Context, *Payment) error {
 	return book
 }
 
-func mark(pool *pgxpool.Pool) func(context.Context, *Payment) error {
+func mark(pool *pgxpool.Pool, group *sqlstreams.GroupHandle) func(context.Context, *Payment) error {
 	// doc: failures/mark
 	credit := func(ctx context.Context, p *Payment) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			mark, err := tx.Exec(ctx, `insert into credited (payment_id) values ($1) on conflict do nothing`, p.PaymentID)
-			if err != nil || mark.RowsAffected() == 0 { // none: it has happened already
+			first, err := sqlstreams.Once(ctx, tx, group, "credit "+p.PaymentID)
+			if err != nil || !first { // not the first: it has happened already
 				return err
 			}
 			_, err = tx.Exec(ctx, `update account set cents = cents + $2 where id = $1`, p.Account, p.Cents)
@@ -58,16 +61,22 @@ func provider(providerURL string) func(context.Context, *Payment) error {
 
 func TestEffectsThatMayBeRepeated(t *testing.T) {
 	t.Parallel()
-	_, pool, db := open(t)
+	client, pool, db := open(t)
+	payments, err := sqlstreams.RegisterStream[Payment](t.Context(), client, "payments.requested", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := payments.RegisterConsumer(t.Context(), "charge-cards", nil); err != nil {
+		t.Fatal(err)
+	}
 	db.Exec(t, `create table ledger (payment_id text primary key, account text not null, cents bigint not null)`)
 	db.Exec(t, `create table account (id text primary key, cents bigint not null)`)
-	db.Exec(t, `create table credited (payment_id text primary key)`)
 	db.Exec(t, `insert into account (id, cents) values ('a-1', 100)`)
 	var charges tally
 	api := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { charges.add(r.Header.Get("Idempotency-Key")) }))
 	t.Cleanup(api.Close)
 	for range 2 {
-		for _, handler := range []func(context.Context, *Payment) error{upsert(pool), mark(pool), provider(api.URL)} {
+		for _, handler := range []func(context.Context, *Payment) error{upsert(pool), mark(pool, client.Group("payments.requested", "charge-cards")), provider(api.URL)} {
 			if err := handler(t.Context(), &Payment{PaymentID: "p-1", Account: "a-1", Cents: 50}); err != nil {
 				t.Fatal(err)
 			}
@@ -82,4 +91,36 @@ func TestEffectsThatMayBeRepeated(t *testing.T) {
 	if charges.count("charge-p-1") != 2 || charges.distinct() != 1 {
 		t.Errorf("the provider saw %v", charges.seen)
 	}
+}
+
+func TestEffectsInTheTransactionOfTheMessage(t *testing.T) {
+	t.Parallel()
+	client, _, db := open(t)
+	db.Exec(t, `create table account (id text primary key, cents bigint not null)`)
+	db.Exec(t, `insert into account (id, cents) values ('a-1', 100)`)
+	payments, err := sqlstreams.RegisterStream[Payment](t.Context(), client, "payments.requested", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := payments.Producer(nil).Produce(t.Context(), &Payment{PaymentID: "p-1", Account: "a-1", Cents: 50}, nil); err != nil {
+		t.Fatal(err)
+	}
+	instance, err := payments.RegisterConsumer(t.Context(), "charge-cards", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	running(t, func(ctx context.Context) error { return credited(ctx, instance) })
+	pgtest.Eventually(t, patience, "it is credited", func() bool { return db.QueryInt(t, `select cents from account`) == 150 })
+	finished(t, client, db, "payments.requested", "charge-cards")
+}
+
+func credited(ctx context.Context, instance *sqlstreams.Consumer[Payment]) error {
+	var err error
+	// doc: failures/transaction
+	err = instance.ConsumeTx(ctx, func(ctx context.Context, tx pgx.Tx, p *Payment) error {
+		_, err := tx.Exec(ctx, `update account set cents = cents + $2 where id = $1`, p.Account, p.Cents)
+		return err // nil: the update and the message are committed together
+	}, nil)
+	// doc: end
+	return err
 }
