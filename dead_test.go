@@ -133,7 +133,11 @@ func TestRetryNow(t *testing.T) {
 		}
 		return nil
 	})
-	produceAll(t, stream, "a", "b", "c")
+	for _, name := range []string{"a", "b", "c"} {
+		if _, err := stream.Producer(nil).Produce(t.Context(), &WelcomeEmail{UserID: name}, &sqlstreams.ProduceOptions{Key: "key of " + name}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	g := client.Group("s", "g")
 	var s *sqlstreams.GroupStatus
 	pgtest.Eventually(t, 20*time.Second, "three wait", func() bool {
@@ -144,8 +148,8 @@ func TestRetryNow(t *testing.T) {
 	if len(s.Reasons) != 1 || s.Reasons[0].Blocking || s.Reasons[0].Remedy != "sqlstreams group retry-now s g --all" {
 		t.Errorf("%+v", s.Reasons)
 	}
-	waiting, err := g.Deliveries(t.Context(), &sqlstreams.DeliveryFilter{Contains: "yet: b"}, 0, 10)
-	if err != nil || len(waiting) != 1 || waiting[0].State != "pending" || waiting[0].Attempt != 1 || waiting[0].Error != "not yet: b" || time.Until(waiting[0].DueAt) < 50*time.Minute {
+	waiting, err := g.Deliveries(t.Context(), &sqlstreams.DeliveryFilter{Contains: "yet: b", Key: "key of b"}, 0, 10)
+	if err != nil || len(waiting) != 1 || waiting[0].Key != "key of b" || waiting[0].State != "pending" || waiting[0].Attempt != 1 || waiting[0].Error != "not yet: b" || time.Until(waiting[0].DueAt) < 50*time.Minute {
 		t.Fatalf("%+v, %v", waiting, err)
 	}
 	if n, err := g.DiscardDeliveries(t.Context(), &sqlstreams.DeliveryFilter{IDs: []int64{waiting[0].ID}}, nil); err != nil || n != 1 {

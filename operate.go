@@ -108,7 +108,8 @@ func (g *GroupHandle) operate(ctx context.Context, action string, f *DeliveryFil
 		case <-ctx.Done():
 			return total, &diag.Error{Code: diag.StatementTimeout, Op: action, Object: g.object, Detail: fmt.Sprintf("the context ended after %d messages", total), Retryable: true, Err: context.Cause(ctx)}
 		}
-		done, more, err := g.client.store.Step(ctx, op, size)
+		// A step that has begun is awaited, some tens of milliseconds, so that what is counted is what was done.
+		done, more, err := g.client.store.Step(context.WithoutCancel(ctx), op, size)
 		if err != nil {
 			return total, renamed(err, g.object)
 		}

@@ -72,8 +72,8 @@ func reasons(s *GroupStatus, holders []store.LockHolder) []Reason {
 		add(true, "", "", "Messages %d to %d are under the lease of an instance that is gone (%s); it ends in %s, then another instance takes them.", c.Low+1, c.High, holder(c), span(c.ExpiresIn))
 	}
 	if c, n := worst(s.Claims); n > 0 {
-		add(true, diag.InsufficientLease, "", "%d open ranges were left by their holder because too little of the lease remained, first messages %d to %d; they are taken over when their leases end (the first in %s). "+
-			"Handlers are slower than the lease allows: give them a longer QueueMargin, or more Handlers.", n, c.Low+1, c.High, span(c.ExpiresIn))
+		add(true, diag.InsufficientLease, "", "%s left by the holder because too little of the lease remained, first messages %d to %d; another instance can take over when a lease ends (the first in %s). "+
+			"Handlers are slower than the lease allows: give them a longer QueueMargin, or more Handlers.", many(n, "open range was", "open ranges were"), c.Low+1, c.High, span(c.ExpiresIn))
 	}
 	if s.Claimed < s.FirstID-1 {
 		add(false, diag.PositionLost, "", "Messages %d to %d are gone from the stream; the group had not reached them.", s.Claimed+1, s.FirstID-1)
@@ -82,10 +82,10 @@ func reasons(s *GroupStatus, holders []store.LockHolder) []Reason {
 		add(true, "", "", "%s committed messages wait for their ids, the first for %s: nobody sequences them. A running consumer, its upkeep, or the next Produce does.", counted(s.Inbox), span(s.Now.Sub(s.InboxOldest)))
 	}
 	if s.Pending > 0 && !due {
-		add(false, "", command("group retry-now")+" --all", "%d messages wait in backoff; the next is due in %s.", s.Pending, span(s.NextDue.Sub(s.Now)))
+		add(false, "", command("group retry-now")+" --all", "%s in backoff; the next is due in %s.", many(int(s.Pending), "message waits", "messages wait"), span(s.NextDue.Sub(s.Now)))
 	}
 	if s.Dead > 0 {
-		add(false, diag.DeadLettered, command("dead list"), "%d messages are dead letters; the group goes on without them.", s.Dead)
+		add(false, diag.DeadLettered, command("dead list"), "%s; the group goes on without.", many(int(s.Dead), "message is a dead letter", "messages are dead letters"))
 	}
 	slices.SortStableFunc(all, func(a, b Reason) int {
 		return strings.Compare(strconv.FormatBool(b.Blocking), strconv.FormatBool(a.Blocking))
@@ -95,9 +95,9 @@ func reasons(s *GroupStatus, holders []store.LockHolder) []Reason {
 	}
 	switch {
 	case s.OpenClaims > 0 || s.Running > 0:
-		add(false, "", "", "It is at work: %d open ranges, %d retries running.", s.OpenClaims, s.Running)
+		add(false, "", "", "It is at work: %s, %s running.", many(int(s.OpenClaims), "open range", "open ranges"), many(int(s.Running), "retry", "retries"))
 	case s.Backlog > 0 || due:
-		add(false, "", "", "Work is there, and %d instances are about to claim it.", alive)
+		add(false, "", "", "Work is there, and %s about to claim it.", many(alive, "instance is", "instances are"))
 	case len(all) == 0:
 		add(false, "", "", "It has caught up.")
 	}
@@ -115,6 +115,14 @@ func worst(claims []OpenClaim) (first OpenClaim, n int) {
 		}
 	}
 	return first, n
+}
+
+// many is a count with its noun.
+func many(n int, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + more
 }
 
 func holder(c OpenClaim) string {

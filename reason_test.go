@@ -28,10 +28,10 @@ func TestReasons(t *testing.T) {
 	}{
 		{"caught up", base(func(*GroupStatus) {}), nil, []string{"It has caught up. | "}},
 		{"caught up without instances", base(func(s *GroupStatus) { s.Instances = nil }), nil, []string{"It has caught up. | "}},
-		{"about to claim", base(behind), nil, []string{"Work is there, and 1 instances | "}},
+		{"about to claim", base(behind), nil, []string{"Work is there, and 1 instance is | "}},
 		{"at work", base(func(s *GroupStatus) {
 			s.OpenClaims, s.Claims = 1, []OpenClaim{{Low: 1, High: 5, Alive: true, ExpiresIn: time.Second}}
-		}), nil, []string{"It is at work: 1 open ranges | "}},
+		}), nil, []string{"It is at work: 1 open range, 0 retries | "}},
 		{"paused with nothing to do", base(func(s *GroupStatus) { s.Paused = true }), nil, []string{"The group is paused. | sqlstreams group resume s g"}},
 		{"paused with a backlog", base(func(s *GroupStatus) { behind(s); s.Paused = true }), nil, []string{"! The group is paused. | sqlstreams group resume s g"}},
 		{"no instance", base(func(s *GroupStatus) { behind(s); s.Instances = nil }), nil, []string{"! No instance of the group is running | sqlstreams consume s --group g"}},
@@ -50,7 +50,7 @@ func TestReasons(t *testing.T) {
 		}), nil, []string{"It is at work | "}},
 		{"stale range", base(func(s *GroupStatus) {
 			s.OpenClaims, s.Claims = 1, []OpenClaim{{Low: 3, High: 5, Alive: true, Stale: 1, ExpiresIn: 3 * time.Second}}
-		}), nil, []string{"! 1 open ranges were left by their holder | "}},
+		}), nil, []string{"! 1 open range was left by the holder | "}},
 		{"position lost", base(func(s *GroupStatus) { s.FirstID, s.Claimed, s.Backlog = 8, 2, 3 }), nil, []string{"Messages 3 to 7 are gone | ", "Work is there | "}},
 		{"inbox", base(func(s *GroupStatus) { s.Inbox, s.InboxOldest = 10_000, now.Add(-time.Minute) }), nil, []string{"! 10,000 or more committed messages wait for their ids, the first for 1m0s | "}},
 		{"backoff", base(func(s *GroupStatus) { s.Pending, s.NextDue = 2, now.Add(90*time.Second) }), nil, []string{"2 messages wait in backoff; the next is due in 1m30s | sqlstreams group retry-now s g --all"}},

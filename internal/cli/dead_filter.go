@@ -18,16 +18,16 @@ type filterFlags struct {
 	names                          []string // of the flags that belong here
 }
 
-// add declares the flags. dead: for dead letters, which have a reason, and whose copy of the message has its key; most deliveries have no copy.
+// add declares the flags. dead: for dead letters, which have a reason.
 func (f *filterFlags) add(cmd *cobra.Command, dead bool) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.ids, "id", nil, "only these messages: `ids` with commas between")
-	f.names = []string{"id", "error", "contains", "since", "until"}
+	flags.StringVar(&f.key, "key", "", "only messages of this `key`")
+	f.names = []string{"id", "error", "contains", "key", "since", "until"}
 	since, numbers := "only what first failed", ""
 	if dead {
-		flags.StringVar(&f.key, "key", "", "only messages of this `key`")
 		flags.StringVar(&f.reason, "reason", "", "only what died of this `reason`: exhausted, terminal, undecodable or version")
-		f.names = append(f.names, "key", "reason")
+		f.names = append(f.names, "reason")
 		completeWords(cmd, "reason", "exhausted", "terminal", "undecodable", "version")
 		since, numbers = "only what died", ", so a line of dead list means all that it counts"
 	}

@@ -317,7 +317,7 @@ func (m *machine) finish(si int, now instant, v *verdict) {
 
 // outcome makes of a verdict what is recorded. Due is the moment from which a retry counts, by the monotonic clock.
 func (m *machine) outcome(t *task, id int64, solo bool, now instant, v *verdict) (o delivery.Outcome, due int64) {
-	o = delivery.Outcome{ID: id, Kind: v.kind, Attempt: t.failures, Reason: v.reason, Error: v.text, Solo: solo}
+	o = delivery.Outcome{ID: id, Kind: v.kind, Attempt: t.failures, Reason: v.reason, Error: v.text, Key: t.message().Key, Solo: solo}
 	switch v.kind {
 	case delivery.Failed:
 		o.Attempt++

@@ -89,6 +89,7 @@ type Outcome struct {
 	DueIn   time.Duration // from now on, for Failed and Delayed
 	Reason  Reason        // for Dead
 	Error   string        // what the handler said, bounded and valid UTF-8
+	Key     string        // the message's; "": none
 	Solo    bool          // the retry must run alone (kept from the delivery)
 }
 

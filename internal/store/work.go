@@ -24,6 +24,7 @@ type (
 		DueMS   float64         `json:"due_ms"`
 		Reason  delivery.Reason `json:"reason,omitempty"`
 		Error   *string         `json:"error,omitempty"`
+		Key     string          `json:"key,omitempty"`
 		Solo    bool            `json:"solo,omitempty"`
 	}
 	wireRange struct {
@@ -107,7 +108,7 @@ func wireOutcomes(outcomes []delivery.Outcome) (wire []wireOutcome, dead bool) {
 }
 
 func wireOf(o *delivery.Outcome) wireOutcome {
-	w := wireOutcome{ID: o.ID, Kind: o.Kind, Attempt: o.Attempt, DueMS: float64(o.DueIn) / float64(time.Millisecond), Reason: o.Reason, Solo: o.Solo}
+	w := wireOutcome{ID: o.ID, Kind: o.Kind, Attempt: o.Attempt, DueMS: float64(o.DueIn) / float64(time.Millisecond), Reason: o.Reason, Key: o.Key, Solo: o.Solo}
 	if o.Error != "" {
 		w.Error = &o.Error
 	}

@@ -17,9 +17,9 @@ begin
             return;
         end if;
     end if;
-    insert into {schema}.delivery (group_id, message_id, state, due_at, attempt, solo, last_error)
-    select p_group, x.id, 'pending', p_now + x.due_ms * interval '1 millisecond', x.attempt, coalesce(x.solo, false), x.error
-      from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, due_ms double precision, error text, solo boolean)
+    insert into {schema}.delivery (group_id, message_id, state, due_at, attempt, solo, message_key, last_error)
+    select p_group, x.id, 'pending', p_now + x.due_ms * interval '1 millisecond', x.attempt, coalesce(x.solo, false), x.key, x.error
+      from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, due_ms double precision, error text, solo boolean, key text)
      where x.kind in ('retry', 'delay')
     on conflict (group_id, message_id) do nothing;
     insert into {schema}.attempt (group_id, message_id, attempt, kind, error, instance)
