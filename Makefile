@@ -5,7 +5,7 @@ GO ?= go
 # More flags for go test in test and test-full.
 TESTFLAGS ?=
 # The packages that test-full tests: those with more to test than make test does.
-FULL_PKGS ?= ./internal/pgserver ./internal/store ./model
+FULL_PKGS ?= ./internal/pgserver ./internal/store ./model ./bench/...
 # The seed of a chaos run.
 SEED ?= 1
 # What the demo breaks, to show that its checker sees it; empty: nothing.
@@ -20,7 +20,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: check ## all promises, with the race detector, on one Postgres (8 minutes at most)
-	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 8m $(TESTFLAGS) ./... ./bench/...
+	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 8m $(TESTFLAGS) ./...
 
 check:
 	@$(NEED) postgres cc git

@@ -85,6 +85,9 @@ func TestNumbersOutOfBoundsAreRefused(t *testing.T) {
 		reflect.TypeFor[sqlstreams.ConsumeOptions](): func(options any) error {
 			return instance.Consume(ended, func(context.Context, *WelcomeEmail) error { return nil }, options.(*sqlstreams.ConsumeOptions))
 		},
+		reflect.TypeFor[sqlstreams.BatchOptions](): func(options any) error {
+			return instance.ConsumeBatch(ended, func(context.Context, *sqlstreams.Batch[WelcomeEmail]) error { return nil }, options.(*sqlstreams.BatchOptions))
+		},
 	}
 	fields := 0
 	for typ, call := range use {
@@ -94,6 +97,9 @@ func TestNumbersOutOfBoundsAreRefused(t *testing.T) {
 				options, name, float := with(typ, path, value)
 				if name == "ConsumerConfig.MaxRangeReclaims" && value == sqlstreams.Off {
 					continue
+				}
+				if name == "ConsumerConfig.RatePerSecond" && value == 0.5 {
+					continue // one in two seconds
 				}
 				if !float && value != math.Trunc(value) || !float && math.IsInf(value, 0) {
 					continue

@@ -31,7 +31,7 @@ func (c *Consumer[T]) ConsumeTx(ctx context.Context, f func(ctx context.Context,
 	client := c.core.stream.client
 	decode := decoder[T](c.core.stream)
 	defer client.store.SpareProduce(client.spare)()
-	return c.core.consume(ctx, opts, func(ctx context.Context, m *delivery.Message, a consume.Attempt) error {
+	return c.core.consume(ctx, opts, 0, func(ctx context.Context, m *delivery.Message, a consume.Attempt) error {
 		payload, err := decode(m)
 		if err != nil {
 			return err

@@ -72,7 +72,7 @@ func (c *Consumer[T]) Consume(ctx context.Context, f func(ctx context.Context, p
 		return invalid(diag.InvalidOption, "consume", c.core.object, "the handler is nil")
 	}
 	decode := decoder[T](c.core.stream)
-	return c.core.consume(ctx, opts, func(ctx context.Context, m *delivery.Message, _ consume.Attempt) error {
+	return c.core.consume(ctx, opts, 0, func(ctx context.Context, m *delivery.Message, _ consume.Attempt) error {
 		payload, err := decode(m)
 		if err != nil {
 			return err
@@ -172,7 +172,8 @@ func (s *stream) registerConsumer(ctx context.Context, group string, config *Con
 	return c, nil
 }
 
-func (c *consumer) consume(ctx context.Context, opts *ConsumeOptions, handler consume.Handler) error {
+// consume runs a session. Each wake-up lingers, so that more messages can have come when it claims.
+func (c *consumer) consume(ctx context.Context, opts *ConsumeOptions, linger time.Duration, handler consume.Handler) error {
 	const op = "consume"
 	var o ConsumeOptions
 	if opts != nil {
@@ -204,6 +205,7 @@ func (c *consumer) consume(ctx context.Context, opts *ConsumeOptions, handler co
 	defer client.sessions.Done()
 	sub := client.hub.SubscribeEvery(c.group.ID, c.stream.id, o.PollInterval)
 	defer sub.Close()
+	sub.Linger(linger)
 	session, err := consume.NewSession(consume.Config{
 		Store: client.store, Waker: sub, Gate: client.gate, Strays: client.strays, Logger: client.logger, Hooks: client.hooks,
 		Stream: c.stream.name, Group: c.group.Name, StreamID: c.stream.id, GroupID: c.group.ID, Instance: uuid.New(),

@@ -331,3 +331,42 @@ func TestTheTableOfWaits(t *testing.T) {
 		t.Errorf("failures.md does not say %q", want)
 	}
 }
+
+func TestSeveralMessagesAtOnce(t *testing.T) {
+	t.Parallel()
+	client, _, db := open(t)
+	payments, err := sqlstreams.RegisterStream[Payment](t.Context(), client, "payments.requested", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cents := range []int{5, 0, 7} {
+		if _, err := payments.Producer(nil).Produce(t.Context(), &Payment{Cents: int64(cents)}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	instance, err := payments.RegisterConsumer(t.Context(), "book", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	running(t, func(ctx context.Context) error { return booked(ctx, instance) })
+	finished(t, client, db, "payments.requested", "book")
+	if s, err := client.Group("payments.requested", "book").Status(t.Context()); err != nil || s.Dead != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func booked(ctx context.Context, instance *sqlstreams.Consumer[Payment]) error {
+	book := func(context.Context, *sqlstreams.Batch[Payment]) error { return nil }
+	var err error
+	// doc: concepts/batch
+	err = instance.ConsumeBatch(ctx, func(ctx context.Context, b *sqlstreams.Batch[Payment]) error {
+		for i, payment := range b.All() {
+			if payment.Cents <= 0 {
+				b.Fail(i, sqlstreams.Terminal(errors.New("nothing to book"))) // this one alone
+			}
+		}
+		return book(ctx, b) // an error is that of all others
+	}, &sqlstreams.BatchOptions{MaxMessages: 500})
+	// doc: end
+	return err
+}

@@ -41,6 +41,36 @@ type Subscription struct {
 	c     chan struct{}
 	every time.Duration
 	group *group // nil when closed
+
+	linger time.Duration
+	timer  *time.Timer // a wake-up that lingers; nil: none
+}
+
+// Linger delays each wake-up by d, so that more can have come when the session looks. Wake-ups in between are one.
+func (s *Subscription) Linger(d time.Duration) {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.linger = d
+}
+
+// wake gives the session a reason to look. The hub's mu is held.
+func (s *Subscription) wake() {
+	if s.linger <= 0 {
+		kick(s.c)
+		return
+	}
+	if s.timer == nil {
+		s.timer = time.AfterFunc(s.linger, s.lingered)
+	}
+}
+
+func (s *Subscription) lingered() {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.timer = nil
+	if s.group != nil {
+		kick(s.c)
+	}
 }
 
 // Subscribe asks for the wake-ups of a group at the hub's poll interval. After Close the subscription is never woken.
@@ -117,6 +147,9 @@ func (s *Subscription) Close() {
 		return
 	}
 	s.group = nil
+	if s.timer != nil {
+		s.timer.Stop()
+	}
 	g.subs = remove(g.subs, s)
 	if len(g.subs) > 0 {
 		g.setEvery()
@@ -141,7 +174,7 @@ func remove[T comparable](list []T, x T) []T {
 // wake gives every session of the group a reason to look. mu is held.
 func (g *group) wake() {
 	for _, sub := range g.subs {
-		kick(sub.c)
+		sub.wake()
 	}
 }
 
