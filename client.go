@@ -31,6 +31,7 @@ type Client struct {
 	store   *store.Store
 	batcher *produce.Batcher
 	hub     *wake.Hub
+	pulse   *pulse
 	gate    *consume.Gate
 	strays  *consume.Strays
 	logger  *slog.Logger
@@ -108,6 +109,7 @@ func NewClient(ctx context.Context, pool *pgxpool.Pool, config *ClientConfig) (*
 		return nil, err
 	}
 	c.store = store.New(names, control, pool, cfg.StatementTimeout, cfg.Logger)
+	c.pulse = &pulse{send: c.store.BeatAll}
 	c.hub = wake.NewHub(wake.Config{Source: source{store: c.store, listen: listen}, Logger: cfg.Logger, PollOnly: cfg.PollOnly})
 	c.batcher = produce.New(c.store, func(stream int, direct bool) { c.announce(stream, direct) })
 	c.stop, c.cancel = context.WithCancel(context.Background())

@@ -207,7 +207,7 @@ func (c *consumer) consume(ctx context.Context, opts *ConsumeOptions, linger tim
 	defer sub.Close()
 	sub.Linger(linger)
 	session, err := consume.NewSession(consume.Config{
-		Store: client.store, Waker: sub, Gate: client.gate, Strays: client.strays, Logger: client.logger, Hooks: client.hooks,
+		Store: sessionStore{client.store, client.pulse}, Waker: sub, Gate: client.gate, Strays: client.strays, Logger: client.logger, Hooks: client.hooks,
 		Stream: c.stream.name, Group: c.group.Name, StreamID: c.stream.id, GroupID: c.group.ID, Instance: uuid.New(),
 		Limits: c.limits, ConfigVersion: c.group.Version, OnConfig: readGroup, Handler: handler,
 		Options: consume.Options{

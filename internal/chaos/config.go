@@ -20,6 +20,7 @@ const (
 const (
 	SabotageToken = "token" // results are recorded whoever holds the range now
 	SabotageRow   = "row"   // one message is deleted behind the product's back
+	SabotageTx    = "tx"    // handlers' transactions are committed whoever owns the message now
 )
 
 // Config describes a run. The zero value of each field means its default.
@@ -80,9 +81,9 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("%q is no mode; there are %s and %s", c.Mode, ModeChaos, ModeKill)
 	}
 	switch c.Sabotage {
-	case "", SabotageToken, SabotageRow:
+	case "", SabotageToken, SabotageRow, SabotageTx:
 	default:
-		return c, fmt.Errorf("%q cannot be broken; there are %s and %s", c.Sabotage, SabotageToken, SabotageRow)
+		return c, fmt.Errorf("%q cannot be broken; there are %s, %s and %s", c.Sabotage, SabotageToken, SabotageRow, SabotageTx)
 	}
 	if c.Duration < 0 || c.Messages < 0 || c.Size < 0 || c.Producers < 0 || c.Groups < 0 || c.Processes < 0 || c.DrainWithin < 0 {
 		return c, errors.New("a negative number")

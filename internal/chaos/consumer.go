@@ -7,8 +7,11 @@ import (
 	"hash/fnv"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/sqlstreams/sqlstreams"
 	"github.com/sqlstreams/sqlstreams/internal/consume"
+	"github.com/sqlstreams/sqlstreams/internal/delivery"
 	"github.com/sqlstreams/sqlstreams/internal/ledger"
 )
 
@@ -42,7 +45,20 @@ func (w *worker) consume(ctx context.Context) error {
 	if err := w.ready(); err != nil {
 		return err
 	}
-	return consumer.Consume(ctx, w.handle, &sqlstreams.ConsumeOptions{Handlers: w.cfg.Handlers, QueueMargin: queueMargin, TimeoutGrace: timeoutGrace, RecordMargin: recordMargin})
+	opts := &sqlstreams.ConsumeOptions{Handlers: w.cfg.Handlers, QueueMargin: queueMargin, TimeoutGrace: timeoutGrace, RecordMargin: recordMargin}
+	if w.cfg.Effects {
+		return consumer.ConsumeTx(ctx, w.handleTx, opts)
+	}
+	return consumer.Consume(ctx, w.handle, opts)
+}
+
+// handleTx leaves an effect, which goes with the transaction if the message does not succeed.
+func (w *worker) handleTx(ctx context.Context, tx pgx.Tx, p *Payload) error {
+	meta, _ := sqlstreams.MetaFromContext(ctx)
+	if _, err := tx.Exec(ctx, `insert into public.effect (group_name, message) values ($1, $2)`, meta.Group, meta.ID); err != nil {
+		return sqlstreams.Delay(100 * time.Millisecond) // a connection that is gone is not the message's fault
+	}
+	return w.handle(ctx, p)
 }
 
 // handle runs one message: its start is written before anything else, and its end before it returns.
@@ -128,12 +144,18 @@ type watcher struct{ w *worker }
 
 // Observe implements the product's hook.
 func (h watcher) Observe(e sqlstreams.Event) {
+	kind := e.Kind
 	switch e.Kind {
+	case consume.KindAttempt:
+		if !h.w.cfg.Effects || e.Outcome != delivery.Delayed {
+			return
+		}
+		kind = ledger.ToldAgain
 	case consume.KindStale, consume.KindLeaseLost, consume.KindAbandoned, consume.KindBrokenUp, consume.KindPositionLost:
 	default:
 		return
 	}
-	if err := h.w.book.Event(&ledger.Event{Kind: e.Kind, Stream: e.Stream, Group: e.Group, Low: e.Low, High: e.High, Message: e.Message, Detail: string(e.Code)}); err != nil {
+	if err := h.w.book.Event(&ledger.Event{Kind: kind, Stream: e.Stream, Group: e.Group, Low: e.Low, High: e.High, Message: e.Message, Detail: string(e.Code)}); err != nil {
 		h.w.log.Error("ledger", "error", err)
 	}
 }

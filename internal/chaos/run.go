@@ -137,6 +137,9 @@ func (r *run) install(ctx context.Context) error {
 		return err
 	}
 	defer client.Close(ctx)
+	if _, err := pool.Exec(ctx, `create table public.effect (group_name text not null, message bigint not null)`); err != nil {
+		return err
+	}
 	_, err = sqlstreams.RegisterStream[Payload](ctx, client, streamName, nil)
 	return err
 }
@@ -190,6 +193,11 @@ func (r *run) whole(ctx context.Context) (*Result, error) {
 			return nil, err
 		}
 	}
+	if r.cfg.Sabotage == SabotageTx {
+		if err := breakEffects(ctx, r.pool); err != nil {
+			return nil, err
+		}
+	}
 	if r.cfg.Sabotage == SabotageToken {
 		if err := breakToken(ctx, r.pool); err != nil {
 			return nil, err
@@ -238,6 +246,8 @@ func (r *run) spawnConsumer(group, slot int) (*process, error) {
 	cfg := workerConfig{Name: r.place(fmt.Sprintf("%s-%d", groupName(group), slot+1)), Role: roleConsumer, Seed: r.cfg.Seed, Group: groupName(group), Handlers: 10, Mood: moodWild, Managed: true}
 	if r.cfg.Mode == ModeKill {
 		cfg.Mood, cfg.Busy = moodBusy, 2*time.Millisecond
+	} else {
+		cfg.Effects = group == r.cfg.Groups-1
 	}
 	return r.spawn(cfg, slot)
 }
@@ -324,6 +334,11 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 	book, err := ledger.ReadDir(r.books)
 	if err != nil {
 		return nil, err
+	}
+	if at := slices.IndexFunc(r.processes, func(p *process) bool { return p.cfg.Effects }); at >= 0 && r.drained > 0 {
+		if err := r.checkEffects(ctx, r.processes[at].cfg.Group); err != nil {
+			return nil, err
+		}
 	}
 	result := &Result{Skipped: r.skipped, Drained: r.drained,
 		Report: ledger.Check(book, snap, ledger.Settings{Timeout: handlerTimeout, Lease: leaseTime, Chaos: true})}

@@ -27,6 +27,12 @@ func breakToken(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
+// breakEffects lets a handler's transaction commit whoever owns its message now, and without a mark.
+func breakEffects(ctx context.Context, pool *pgxpool.Pool) error {
+	_, err := pool.Exec(ctx, `create or replace function sqlstreams.finish_tx(p_group integer, p_message bigint, p_token uuid, p_delivery boolean) returns void language sql as 'select'`)
+	return err
+}
+
 // removeRow deletes one message that no group has been handed yet. It is not the newest one, whose id would be given again.
 func removeRow(ctx context.Context, pool *pgxpool.Pool, stream string) (err error) {
 	var id int

@@ -47,7 +47,8 @@ type workerConfig struct {
 	Group    string        `json:"group,omitempty"`
 	Handlers int           `json:"handlers,omitempty"`
 	Mood     string        `json:"mood,omitempty"`
-	Busy     time.Duration `json:"busy,omitempty"` // how long each handler takes, in moodBusy
+	Busy     time.Duration `json:"busy,omitempty"`    // how long each handler takes, in moodBusy
+	Effects  bool          `json:"effects,omitempty"` // handlers write to a table, in the transaction that records their message
 
 	// Producers.
 	Mix   string  `json:"mix,omitempty"`
@@ -124,6 +125,9 @@ func (w *worker) serve(ctx context.Context) error {
 	// By this name the run finds the connections of a process.
 	config.ConnConfig.RuntimeParams["application_name"] = w.cfg.Name
 	config.MaxConns = 6
+	if w.cfg.Effects {
+		config.MaxConns += int32(w.cfg.Handlers)
+	}
 	if w.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
 	}

@@ -326,3 +326,28 @@ func TestReportNamesEverything(t *testing.T) {
 		}
 	}
 }
+
+// A success that its transaction could not commit is none: the message may run again at once, under the lease that stands. Without that word it may not.
+func TestAnUndoneSuccessIsNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		told *Event
+		want Verdict
+	}{
+		"told":                   {&Event{At: at(320), Kind: ToldAgain, Stream: streamName, Group: "b", Message: 7}, Pass},
+		"not told":               {nil, Fail},
+		"told of another":        {&Event{At: at(320), Kind: ToldAgain, Stream: streamName, Group: "b", Message: 6}, Fail},
+		"told before it ended":   {&Event{At: at(1), Kind: ToldAgain, Stream: streamName, Group: "b", Message: 7}, Fail},
+		"told of something else": {&Event{At: at(320), Kind: ToldStale, Stream: streamName, Group: "b", Message: 6}, Fail},
+	} {
+		s := newScene()
+		first := s.runs("b1", 7)[0]
+		first.Ended = at(310)
+		s.run("b1", "b", 7, 400, 410, 300+lease, 1, OK)
+		if c.told != nil {
+			s.ledger("b1").Events = append(s.ledger("b1").Events, *c.told)
+		}
+		if r := s.check(); r.Verdict != c.want {
+			t.Errorf("%s: want %s:\n%s", name, c.want, r)
+		}
+	}
+}

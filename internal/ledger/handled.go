@@ -122,6 +122,13 @@ func (c *checker) message(s *StreamRows, g *GroupRows, st *storedStream, runs []
 	rep.Runs += len(runs)
 	// What is not a run of this message is judged for itself, and stands for nothing.
 	runs = slices.DeleteFunc(slices.Clone(runs), func(r ran) bool { return !c.genuine(s, g, st, r) })
+	for i := range runs {
+		// Whether it was committed the product may not know itself; if it was, the message did not run again.
+		again := slices.ContainsFunc(runs, func(later ran) bool { return later.Began.After(runs[i].Began) })
+		if again && runs[i].undone() {
+			runs[i].Result = Delayed
+		}
+	}
 	for _, r := range runs {
 		switch {
 		case r.Ended.IsZero():
@@ -161,6 +168,16 @@ func (c *checker) message(s *StreamRows, g *GroupRows, st *storedStream, runs []
 		}
 	}
 }
+
+// undone says that the product told of a success that it did not see committed.
+func (r ran) undone() bool {
+	return r.Result == OK && slices.ContainsFunc(r.ledger.Events, func(e Event) bool {
+		return e.Kind == ToldAgain && e.Stream == r.Stream && e.Group == r.Group && e.Message == r.ID && !e.At.Before(r.Ended) && e.At.Before(r.Ended.Add(undoing))
+	})
+}
+
+// undoing is how long a commit may take to fail.
+const undoing = 5 * time.Second
 
 func (r ran) String() string {
 	return fmt.Sprintf("attempt %d by %s at %s with lease until %s", r.Attempt, r.ledger.Process.Name, clock(r.Began), clock(r.Lease))

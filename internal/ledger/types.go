@@ -69,6 +69,7 @@ type Run struct {
 const (
 	ToldStale     = "stale"      // too little lease remained for what waited
 	ToldLeaseLost = "lease_lost" // a result was refused, or a range was not the process's any longer
+	ToldAgain     = "again"      // a handler's success could not be committed in its transaction, so the message runs again
 	ToldAbandoned = "abandoned"  // a handler outlived timeout and grace, and counts as failed whatever it returns
 )
 

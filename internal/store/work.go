@@ -273,14 +273,23 @@ func (s *Store) Held(ctx context.Context, group int, tokens []delivery.Token) (*
 
 // Beat says that an instance lives.
 func (s *Store) Beat(ctx context.Context, group int, instance uuid.UUID) error {
+	return s.BeatAll(ctx, []uuid.UUID{instance}, []int{group})
+}
+
+// BeatAll says that instances of this process live, each in its group.
+func (s *Store) BeatAll(ctx context.Context, instances []uuid.UUID, groups []int) error {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	_, err = s.control.Exec(ctx, s.text["beat"], instance, group, host, os.Getpid())
-	return ClassifyNoEffect("report instance of", "group "+strconv.Itoa(group), err)
+	ids := make([]string, len(instances))
+	for i, id := range instances {
+		ids[i] = id.String()
+	}
+	_, err = s.control.Exec(ctx, s.text["beat"], ids, groups, host, os.Getpid())
+	return ClassifyNoEffect("report instances of", "this process", err)
 }
 
 // Leave says that an instance has stopped.

@@ -1,5 +1,9 @@
 -- name: beat
--- Says that an instance lives. Locks: its own row. Repeatable.
+-- Says that instances live. Locks: their own rows, in the order of their ids. Repeatable.
 insert into {schema}.instance (id, group_id, host, pid)
-select $1::uuid, g.id, $3::text, $4::integer from {schema}.consumer_group g where g.id = $2::integer
+select x.id, g.id, $3::text, $4::integer
+  from unnest($1::text[], $2::integer[]) as u (instance, group_id)
+ cross join lateral (select u.instance::uuid as id) x
+  join {schema}.consumer_group g on g.id = u.group_id
+ order by x.id
 on conflict (id) do update set seen_at = clock_timestamp()

@@ -36,7 +36,7 @@ func run() int {
 	flag.IntVar(&cfg.Groups, "groups", 2, "consumer groups")
 	flag.IntVar(&cfg.Processes, "processes", 3, "consumer processes of each group")
 	flag.DurationVar(&cfg.DrainWithin, "drain", time.Minute, "how long the groups may take to finish after the last fault")
-	flag.StringVar(&cfg.Sabotage, "sabotage", "", "break the product on purpose: token or row")
+	flag.StringVar(&cfg.Sabotage, "sabotage", "", "break the product on purpose: token, row or tx")
 	faults := flag.String("faults", "", "kinds of faults, separated by commas (default "+strings.Join(chaos.AllFaults(), ",")+")")
 	flag.Parse()
 	if *faults != "" {
