@@ -238,12 +238,15 @@ func size(n int64) string {
 func parseSize(flag, text string) (int, error) {
 	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
 	shift, known := map[string]int{"": 0, "b": 0, "k": 10, "kb": 10, "kib": 10, "m": 20, "mb": 20, "mib": 20}[strings.ToLower(strings.TrimSpace(text[len(digits):]))]
-	n, err := strconv.Atoi(digits)
-	if err != nil || !known || n < 0 || n > 1<<40 {
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || !known || n < 0 || n > largestSize || n<<shift > largestSize {
 		return 0, usagef("--%s is %q; it is a number of bytes such as 4096, 64KiB or 1MiB", flag, text)
 	}
-	return n << shift, nil
+	return int(n << shift), nil
 }
+
+// largestSize is a gigabyte: no limit that takes a size is larger, and an int holds it everywhere.
+const largestSize = 1 << 30
 
 // plural says a number of things.
 func plural[T int | int64](n T, one, many string) string {
