@@ -237,8 +237,9 @@ begin
         if item.kind = 'ok' then
             delete from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token;
         elsif item.kind = 'dead' then
-            -- Copied before its row, which may hold the only copy of the payload, goes.
-            if exists (select from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token) then
+            -- Copied before its row, which may hold the only copy of the payload, goes. The row is locked first: the handler's own transaction (finish_tx) may be deleting it at this moment, and then there is nobody to bury.
+            perform from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token for update;
+            if found then
                 perform {schema}.bury(req.group_id, req.stream_id, grp.payload_kind,
                     json_build_array(json_build_object('id', item.id, 'kind', 'dead', 'attempt', item.attempt, 'reason', item.reason, 'error', item.error)));
             end if;
