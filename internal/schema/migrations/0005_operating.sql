@@ -30,6 +30,7 @@ declare
     v_ids bigint[];
 begin
     select x.* into f from json_to_record(coalesce(p_filter, '{}')) as x (ids json, reason text, error text, contains text, key text, before timestamptz, after timestamptz);
+    -- Given ids have a query of their own: the primary key finds each of them, where an "or" would read all letters of the group.
     if f.ids is not null then
         select array_agg(j.id::bigint) into v_ids from json_array_elements_text(f.ids) as j (id);
         return query select d.message_id from {schema}.dead_letter d
