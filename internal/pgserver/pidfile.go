@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // pidFile is what postmaster.pid says. The zero value: there is none.
@@ -50,18 +51,51 @@ func readPIDFile(data string) (pidFile, error) {
 // removeSegment removes the segment of a postmaster that was killed, where the
 // system lists segments: ids are used again, after a reboot from the first, so
 // only one that has the key too and that nobody is attached to is removed.
+//
+// The children of a killed postmaster notice its end by themselves, a moment
+// later, so they are given a little time to leave the segment.
 func removeSegment(ctx context.Context, f pidFile) {
-	if f.shmID == "" || !unusedSegment(f) {
-		return
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(segmentPatience); ; {
+		users, there := segmentUsers(f)
+		if !there {
+			return
+		}
+		if users == 0 {
+			// When that fails, a few bytes stay until the machine restarts.
+			_ = exec.CommandContext(ctx, "ipcrm", "-m", f.shmID).Run()
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if time.Now().After(deadline) {
+			return
+		}
 	}
-	// When that fails, a few bytes stay until the machine restarts.
-	_ = exec.CommandContext(ctx, "ipcrm", "-m", f.shmID).Run()
 }
 
+// segmentPatience is how long a killed postmaster's children may take to leave.
+const segmentPatience = 2 * time.Second
+
+// unusedSegment says that a postmaster's segment is there and nobody is
+// attached to it.
 func unusedSegment(f pidFile) bool {
+	users, there := segmentUsers(f)
+	return there && users == 0
+}
+
+// segmentUsers says how many processes are attached to a postmaster's segment.
+func segmentUsers(f pidFile) (users int, there bool) {
+	if f.shmID == "" {
+		return 0, false
+	}
 	table, err := os.ReadFile("/proc/sysvipc/shm")
 	if err != nil {
-		return false
+		return 0, false
 	}
 	for line := range strings.Lines(string(table)) {
 		// key shmid perms size cpid lpid nattch …
@@ -70,7 +104,11 @@ func unusedSegment(f pidFile) bool {
 			continue
 		}
 		key, err := strconv.ParseInt(fields[0], 10, 64)
-		return err == nil && int32(key) == f.shmKey && fields[6] == "0" //nolint:gosec // as above
+		if err != nil || int32(key) != f.shmKey { //nolint:gosec // as above
+			return 0, false
+		}
+		users, err = strconv.Atoi(fields[6])
+		return users, err == nil
 	}
-	return false
+	return 0, false
 }
