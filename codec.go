@@ -127,11 +127,19 @@ func (s *stream) encode(payload any, version int, opts *ProduceOptions) (store.O
 			return bad(diag.TooLarge, fmt.Sprintf("the headers have %d bytes, the stream allows %d", len(out.Headers), s.limits.MaxHeaders))
 		}
 	}
-	if opts.Message != nil {
+	if opts.Message != nil || opts.KeyOrder != "" {
 		if err := checkMessageOptions(op, s.object, "Message", opts.Message); err != nil {
 			return store.Outgoing{}, err
 		}
-		out.Options = delivery.EncodeRequest(opts.Message.policy())
+		if err := checkKeyOrder(op, s.object, opts.KeyOrder); err != nil {
+			return store.Outgoing{}, err
+		}
+		if opts.KeyOrder != "" && opts.Key == "" {
+			return bad(diag.InvalidOption, "KeyOrder is given without a Key")
+		}
+		request := opts.Message.policy()
+		request.KeyOrder = delivery.KeyOrder(opts.KeyOrder)
+		out.Options = delivery.EncodeRequest(request)
 	}
 	return out, nil
 }

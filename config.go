@@ -80,6 +80,19 @@ type MessageOptions struct {
 	MaxDelay time.Duration
 }
 
+// KeyOrder says how messages of one key follow each other within a group.
+type KeyOrder string
+
+// The orders of a key. Messages without a key are always Parallel.
+const (
+	// Parallel: they do not wait for each other. What applies where nothing is said.
+	Parallel KeyOrder = "parallel"
+	// Exclusive: one of a key at a time, over all instances of the group. One that failed and waits for its retry keeps no other waiting.
+	Exclusive KeyOrder = "exclusive"
+	// Ordered: one of a key at a time, in the order of ids: none starts before every lower ordered one of its key has succeeded, with its success recorded, or is dead.
+	Ordered KeyOrder = "ordered"
+)
+
 // Start is where a new group begins.
 type Start string
 
@@ -106,12 +119,19 @@ type ConsumerConfig struct {
 	// RatePerSecond is the most handlers that start in a second over all instances, retries included, with a burst of one second's worth (one message at least). A message that is given back unstarted has used its
 	// share. Default 0: no limit; 0.001 to 1,000,000.
 	RatePerSecond float64
+	// KeyOrder says how messages of one key follow each other, whatever the messages request. A changed one applies to what is claimed from then on; it holds in full once the ranges that were open at the change have
+	// ended. Default unset: each message's own, else Parallel.
+	KeyOrder KeyOrder
+	// ParkKeyOnDeadLetter keeps the successors of an ordered message that has become a dead letter waiting, until the letter is redriven (it runs before them then) or discarded. Default off: they go on.
+	ParkKeyOnDeadLetter bool
 }
 
 // ProduceOptions belong to one message. Nil or zero: none set.
 type ProduceOptions struct {
 	// Key is the message's key: at most StreamConfig.MaxKey bytes of UTF-8 without control characters.
 	Key string
+	// KeyOrder requests how this message follows others of its key in groups whose config leaves it to the messages. It needs a Key. Default unset: Parallel.
+	KeyOrder KeyOrder
 	// RoutingKey is what bindings match: dot-separated words, bounded like Key.
 	RoutingKey string
 	// Headers travel with the message and are not interpreted. Valid UTF-8; at most StreamConfig.MaxHeaders bytes together.
@@ -209,6 +229,14 @@ func checkMessageOptions(op, object, field string, m *MessageOptions) error {
 		bounded{name: field + ".MaxDelay", value: int64(m.MaxDelay), low: int64(time.Millisecond), high: int64(month)})
 }
 
+func checkKeyOrder(op, object string, o KeyOrder) error {
+	switch o {
+	case "", Parallel, Exclusive, Ordered:
+		return nil
+	}
+	return invalid(diag.InvalidOption, op, object, "KeyOrder is "+strconv.Quote(string(o))+", not parallel, exclusive or ordered")
+}
+
 func (m *MessageOptions) policy() delivery.Policy {
 	if m == nil {
 		return delivery.Policy{}
@@ -246,7 +274,10 @@ func (c *ConsumerConfig) limits(op, object string) (delivery.Limits, error) {
 	def.BaseDelay = time.Duration(move(float64(given.BaseDelay), float64(low.BaseDelay), float64(high.BaseDelay), float64(def.BaseDelay)))
 	def.Exponent = move(given.Exponent, low.Exponent, high.Exponent, def.Exponent)
 	def.MaxDelay = time.Duration(move(float64(given.MaxDelay), float64(low.MaxDelay), float64(high.MaxDelay), float64(def.MaxDelay)))
-	l := delivery.Limits{Default: def, Min: low, Max: high.Or(def)}
+	if err := checkKeyOrder(op, object, c.KeyOrder); err != nil {
+		return delivery.Limits{}, err
+	}
+	l := delivery.Limits{Default: def, Min: low, Max: high.Or(def), KeyOrder: delivery.KeyOrder(c.KeyOrder)}
 	for _, f := range []struct {
 		name           string
 		low, def, high float64
@@ -288,6 +319,8 @@ type (
 		MaxReclaims int          `json:"max_range_reclaims"`
 		MaxRunning  int          `json:"max_running,omitempty"`     // read by the procedure work
 		Rate        float64      `json:"rate_per_second,omitempty"` // likewise
+		KeyOrder    string       `json:"key_order,omitempty"`       // likewise
+		Park        bool         `json:"park_key_on_dead_letter,omitempty"`
 	}
 )
 
@@ -312,5 +345,5 @@ func readGroup(config []byte) (delivery.Limits, int, error) {
 	if g.V > configVersion {
 		return delivery.Limits{}, 0, invalid(diag.SchemaNewer, "read", "group config", fmt.Sprintf("it has version %d, this program knows %d", g.V, configVersion))
 	}
-	return delivery.Limits{Default: g.Message.policy(), Min: g.Min.policy(), Max: g.Max.policy()}, g.MaxReclaims, nil
+	return delivery.Limits{Default: g.Message.policy(), Min: g.Min.policy(), Max: g.Max.policy(), KeyOrder: delivery.KeyOrder(g.KeyOrder)}, g.MaxReclaims, nil
 }

@@ -139,7 +139,7 @@ func (s *stream) registerConsumer(ctx context.Context, group string, config *Con
 	default:
 		return nil, invalid(diag.InvalidOption, op, c.object, "Start is "+strconv.Quote(string(start)))
 	}
-	stored, err := json.Marshal(storedGroup{V: configVersion, Message: storePolicy(limits.Default), Min: storePolicy(limits.Min), Max: storePolicy(limits.Max), MaxReclaims: reclaims, MaxRunning: cfg.MaxRunning, Rate: cfg.RatePerSecond})
+	stored, err := json.Marshal(storedGroup{V: configVersion, Message: storePolicy(limits.Default), Min: storePolicy(limits.Min), Max: storePolicy(limits.Max), MaxReclaims: reclaims, MaxRunning: cfg.MaxRunning, Rate: cfg.RatePerSecond, KeyOrder: string(cfg.KeyOrder), Park: cfg.ParkKeyOnDeadLetter})
 	if err != nil {
 		return nil, &diag.Error{Code: diag.InvalidOption, Op: op, Object: c.object, Err: err}
 	}

@@ -20,6 +20,8 @@ type Meta struct {
 	Attempt int
 	// Redelivered: the message's range, or its delivery, was claimed before, so it may have run already. (Not surely: an instance gives back what it cannot start in time.)
 	Redelivered bool
+	// OutOfOrder: the message is of an ordered key, had become a dead letter and was redriven after its successors had gone on.
+	OutOfOrder bool
 	ProducedAt  time.Time // by the database's clock, when it was handed over
 	AppendedAt  time.Time // when it got its id
 	ScheduledAt time.Time // when it was meant to come, if it was scheduled; else zero
@@ -34,7 +36,7 @@ func MetaFromContext(ctx context.Context) (Meta, bool) {
 		return Meta{}, false
 	}
 	meta := Meta{
-		Stream: a.Stream, Group: a.Group, ID: m.ID, Key: m.Key, RoutingKey: m.RoutingKey, SchemaVersion: m.SchemaVersion, Attempt: a.Attempt, Redelivered: a.Redelivered,
+		Stream: a.Stream, Group: a.Group, ID: m.ID, Key: m.Key, RoutingKey: m.RoutingKey, SchemaVersion: m.SchemaVersion, Attempt: a.Attempt, Redelivered: a.Redelivered, OutOfOrder: a.OutOfOrder,
 		ProducedAt: m.ProducedAt, AppendedAt: m.AppendedAt, ScheduledAt: m.ScheduledAt, LeaseDeadline: a.LeaseDeadline,
 	}
 	if m.Headers != nil {

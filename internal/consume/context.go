@@ -13,6 +13,7 @@ type Attempt struct {
 	ID            int64
 	Attempt       int  // failures recorded before + 1
 	Redelivered   bool // its range was claimed before: the message may have run
+	OutOfOrder    bool // of an ordered key, redriven after its successors had gone on
 	LeaseDeadline time.Time
 	Stream, Group string
 

@@ -18,6 +18,7 @@ type request struct {
 	BaseDelayMS float64 `json:"base_delay_ms,omitempty"`
 	Exponent    float64 `json:"exponent,omitempty"`
 	MaxDelayMS  float64 `json:"max_delay_ms,omitempty"`
+	KeyOrder    string  `json:"key_order,omitempty"` // read by SQL, too
 }
 
 // EncodeRequest returns the stored form of what a producer requests for a message; nil if it requests nothing.
@@ -28,6 +29,7 @@ func EncodeRequest(p Policy) []byte {
 	b, err := json.Marshal(request{
 		V: requestVersion, TimeoutMS: toMillis(p.Timeout), MaxAttempts: p.MaxAttempts, BaseDelayMS: toMillis(p.BaseDelay),
 		Exponent: bounded(p.Exponent), MaxDelayMS: toMillis(p.MaxDelay),
+		KeyOrder: string(p.KeyOrder),
 	})
 	if err != nil { // no value of this struct can fail: its numbers are finite
 		return nil
@@ -46,7 +48,7 @@ func DecodeRequest(b []byte) (Policy, error) {
 	}
 	return Policy{
 		Timeout: fromMillis(r.TimeoutMS), MaxAttempts: max(r.MaxAttempts, 0), BaseDelay: fromMillis(r.BaseDelayMS),
-		Exponent: bounded(r.Exponent), MaxDelay: fromMillis(r.MaxDelayMS),
+		Exponent: bounded(r.Exponent), MaxDelay: fromMillis(r.MaxDelayMS), KeyOrder: KeyOrder(r.KeyOrder),
 	}, nil
 }
 

@@ -10,6 +10,19 @@ import (
 // Token proves the ownership of a range or of a delivery. It is made by the client at random for one claim and never used again.
 type Token = uuid.UUID
 
+// KeyOrder says how messages of one key follow each other within a group.
+type KeyOrder string
+
+// The orders of a key. The zero value leaves it to the message.
+const (
+	Parallel  KeyOrder = "parallel"  // they do not wait for each other
+	Exclusive KeyOrder = "exclusive" // one at a time, in any order
+	Ordered   KeyOrder = "ordered"   // one at a time, each after all lower ones have succeeded or are dead
+)
+
+// InLine says whether messages of one key wait for each other.
+func (o KeyOrder) InLine() bool { return o == Exclusive || o == Ordered }
+
 // Message is one row of a log.
 type Message struct {
 	ID            int64
@@ -47,6 +60,8 @@ type Range struct {
 	Done      []int64       // ids in it that finished under an earlier lease, ascending
 	Lease     time.Duration // what the database granted, from its own clock at the claim
 	Ceiling   time.Duration // the group's timeout ceiling with which Lease was computed
+	Keyed     bool          // it holds keys: some of its messages are exclusive or ordered
+	KeyOrder  KeyOrder      // the group's order at the claim, for a range that holds keys; "": each message's own
 }
 
 // Claimed is one delivery handed out: a message off the main line.
@@ -57,6 +72,9 @@ type Claimed struct {
 	Solo    bool // must run alone in its process
 	Lease   time.Duration
 	Ceiling time.Duration
+	Order   KeyOrder // Exclusive or Ordered: it waits for those of its key with lower ids that were handed out with it; "": for none
+	// OutOfOrder: a dead letter of an ordered key that was sent again after its successors had gone on.
+	OutOfOrder bool
 }
 
 // Kind is how an attempt ended.
@@ -68,6 +86,7 @@ const (
 	Failed    Kind = "retry" // due again after DueIn; Attempt counts it
 	Delayed   Kind = "delay" // due again after DueIn, not counted as a failure
 	Dead      Kind = "dead"  // automatic attempts ended
+	Waits     Kind = "wait"  // no attempt: it was not started and waits for its key, off the main line
 )
 
 // Reason says why a delivery is dead.
@@ -90,6 +109,7 @@ type Outcome struct {
 	Reason  Reason        // for Dead
 	Error   string        // what the handler said, bounded and valid UTF-8
 	Key     string        // the message's; "": none
+	Order   KeyOrder      // Exclusive or Ordered if it holds its key; else ""
 	Solo    bool          // the retry must run alone (kept from the delivery)
 }
 
@@ -113,6 +133,16 @@ type Surrender struct {
 	Outcomes []Outcome // results that did not succeed, for finished ids
 }
 
+// Partial records a part of an open range that holds keys, which stays open: everything up to Prefix is finished, and the ids in Done above it; their results that did not succeed are in Outcomes. Keys are those
+// that no unfinished message of the range has any longer: the range lets go of them, and who waits for them is woken. Repeating it is safe.
+type Partial struct {
+	RangeRef
+	Prefix   int64 // the new low: Low ≤ Prefix < High
+	Done     []int64
+	Outcomes []Outcome
+	Keys     []string
+}
+
 // WorkRequest asks the store, in one transaction under the group's lock, to record what is finished and to hand out what is next.
 type WorkRequest struct {
 	Group, Stream int
@@ -122,8 +152,11 @@ type WorkRequest struct {
 	Results    []RangeResult
 	Deliveries []DeliveryResult
 	Surrenders []Surrender
+	Partials   []Partial
+	// Freed are keys of deliveries that ended with their handler's transaction, outside the group's lock: who waits for them is woken.
+	Freed      []string
 	Stale      []RangeRef    // too little lease remained; the coming expiry is excused
-	Release    []DeliveryRef // deliveries handed back unstarted: pending and due at once, uncounted
+	Release    []DeliveryRef // deliveries handed back unstarted, uncounted: due at once, or waiting if they hold a key
 
 	// RangeToken asks for one range, at most MaxMessages messages and MaxBytes bytes, at least one message. Zero: none wanted.
 	RangeToken  Token
@@ -143,6 +176,8 @@ type WorkRequest struct {
 	DeliveryToken Token
 	Retries       int
 	Solo          bool
+	// Followers is how many deliveries beyond Retries may be handed out that wait in line behind one of these for the same key; none with Solo.
+	Followers int
 	// LookExpired also returns expired deliveries to pending first (at most once a second).
 	LookExpired bool
 
@@ -160,6 +195,7 @@ type WorkReply struct {
 
 	LostRanges     []RangeRef // results and surrenders that were refused: the token is gone
 	LostDeliveries []int64
+	Woken          int // deliveries that this call woke and did not hand out: other instances are to be told
 
 	Range       *Range // handed out
 	Deliveries  []Claimed

@@ -146,6 +146,7 @@ create table {schema}.claim (
     primary key (group_id, low)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 comment on table {schema}.claim is 'Open ranges (low, high] under a lease. The row with the token is the ownership.';
+comment on column {schema}.claim.key_hashes is 'Keys that its exclusive and ordered messages hold: nobody else runs these until the range lets go of them.';
 comment on column {schema}.claim.excused is 'The coming expiry does not count towards breaking the range up: it went stale or was surrendered.';
 
 create table {schema}.done (
@@ -167,6 +168,9 @@ create table {schema}.delivery (
     ceiling_ms     bigint,
     instance       uuid,
     message_key    text collate "C",
+    key_hash       bigint, -- of an exclusive or ordered message; null: it waits for none and none waits for it
+    ordered        boolean not null default false,
+    out_of_order   boolean not null default false, -- of an ordered key, redriven after its successors had gone on
     last_error     text,
     created_at     timestamptz not null default clock_timestamp(),
     copied         boolean not null default false,
@@ -184,6 +188,8 @@ create table {schema}.delivery (
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 comment on table {schema}.delivery is 'Messages off the main line of a group: retrying, delayed by their handler, waiting for their key.';
 create index delivery_due on {schema}.delivery (group_id, solo, due_at) where state = 'pending';
+create index delivery_key on {schema}.delivery (group_id, key_hash, message_id) where key_hash is not null;
+create index delivery_waiting on {schema}.delivery (group_id, key_hash, message_id) where state = 'waiting';
 create index delivery_running on {schema}.delivery (group_id, expires_at) where state = 'running';
 
 create table {schema}.dead_letter (
