@@ -277,7 +277,7 @@ func (c *ConsumerConfig) limits(op, object string) (delivery.Limits, error) {
 	if err := checkKeyOrder(op, object, c.KeyOrder); err != nil {
 		return delivery.Limits{}, err
 	}
-	l := delivery.Limits{Default: def, Min: low, Max: high.Or(def), KeyOrder: delivery.KeyOrder(c.KeyOrder)}
+	l := delivery.Limits{Default: def, Min: low, Max: high.Or(def), KeyOrder: delivery.KeyOrder(c.KeyOrder), Park: c.ParkKeyOnDeadLetter}
 	for _, f := range []struct {
 		name           string
 		low, def, high float64
@@ -345,5 +345,5 @@ func readGroup(config []byte) (delivery.Limits, int, error) {
 	if g.V > configVersion {
 		return delivery.Limits{}, 0, invalid(diag.SchemaNewer, "read", "group config", fmt.Sprintf("it has version %d, this program knows %d", g.V, configVersion))
 	}
-	return delivery.Limits{Default: g.Message.policy(), Min: g.Min.policy(), Max: g.Max.policy(), KeyOrder: delivery.KeyOrder(g.KeyOrder)}, g.MaxReclaims, nil
+	return delivery.Limits{Default: g.Message.policy(), Min: g.Min.policy(), Max: g.Max.policy(), KeyOrder: delivery.KeyOrder(g.KeyOrder), Park: g.Park}, g.MaxReclaims, nil
 }

@@ -21,7 +21,7 @@ type Meta struct {
 	// Redelivered: the message's range, or its delivery, was claimed before, so it may have run already. (Not surely: an instance gives back what it cannot start in time.)
 	Redelivered bool
 	// OutOfOrder: the message is of an ordered key, had become a dead letter and was redriven after its successors had gone on.
-	OutOfOrder bool
+	OutOfOrder  bool
 	ProducedAt  time.Time // by the database's clock, when it was handed over
 	AppendedAt  time.Time // when it got its id
 	ScheduledAt time.Time // when it was meant to come, if it was scheduled; else zero

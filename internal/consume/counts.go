@@ -41,7 +41,7 @@ type Health struct {
 
 func (m *machine) health() Health {
 	h := Health{
-		Counts: m.counts, Ranges: len(m.spans), Running: m.running, Queued: m.queued + m.waiting,
+		Counts: m.counts, Ranges: len(m.spans), Running: m.running, Queued: m.queued + m.waiting + m.lined,
 		Outstanding: int(m.counts.Abandoned - m.counts.Cleared), LastError: m.calls.lastErr, Paused: m.look.paused, Stopping: m.stop.phase != active,
 	}
 	if m.calls.lastOK != (instant{}) {

@@ -87,15 +87,23 @@ func (m *machine) claimSize(now instant) int {
 const linger = int64(20 * time.Millisecond)
 
 // upcoming counts the ranges that the queue's size bounds.
+//
+// Nor must one of which only lines are left: they run one message after the other. But there is an end to these, too.
 func (m *machine) upcoming(now instant) int {
-	n := 0
+	n, lines := 0, 0
 	for _, r := range m.spans {
 		if r.stale != notStale {
 			continue
 		}
-		if !r.read || r.suspect || r.waiting > 0 || r.left > 0 && now.mono-r.lastStart < linger {
+		switch {
+		case !r.read || r.suspect || r.waiting > 0 || r.left > 0 && r.lined == 0 && now.mono-r.lastStart < linger:
 			n++
+		case r.lined > 0:
+			lines++
 		}
+	}
+	if lines > 2*m.o.QueueSize {
+		return m.o.QueueSize
 	}
 	return n
 }

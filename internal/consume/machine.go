@@ -22,8 +22,10 @@ type machine struct {
 	plain    *delivery.Policy // of a message that requests nothing
 	parsed   []byte           // the request that was parsed last, and what it came to
 	parsedAs *delivery.Policy
-	version  int
-	epoch    int64
+	// what it requests of its key
+	parsedOrder delivery.KeyOrder
+	version     int
+	epoch       int64
 
 	slots          []slot
 	running        int // slots taken
@@ -38,7 +40,12 @@ type machine struct {
 	waiting int       // deliveries to start
 	solo    *parcel
 	results []deliveryDone
-	release []delivery.DeliveryRef
+	freed   []string // keys of deliveries that their handlers' transactions ended
+
+	keyed  bool // messages were seen that hold their keys
+	lines  map[string]*line
+	lined  int   // messages that wait in lines
+	latest int64 // the monotonic time of what is being decided
 
 	est      estimate
 	size     int // of the next claim, as far as growth allows
@@ -94,6 +101,7 @@ type start struct {
 	timeout     time.Duration
 	token       delivery.Token
 	delivery    bool // off the main line
+	outOfOrder  bool
 }
 
 // effects is what the caller of the machine is to do.
@@ -104,6 +112,7 @@ type effects struct {
 	watch       bool // the watchdog's next moment came nearer
 	gateIdle    bool // nothing runs and the gate is closed
 	gateRelease bool
+	announce    bool // other instances are to look: deliveries were woken
 	cancelRuns  bool // end the handlers' contexts with ErrStopping
 	cancelCall  bool // end the call to the store
 	events      []Event
@@ -139,7 +148,7 @@ type stopState struct {
 const beatEvery = 15 * time.Second
 
 func newMachine(o Options, n names, limits delivery.Limits, version int, random func() float64, token func() delivery.Token, now instant) *machine {
-	m := &machine{o: o.withDefaults(), names: n, random: random, token: token, version: version}
+	m := &machine{o: o.withDefaults(), names: n, random: random, token: token, version: version, lines: make(map[string]*line)}
 	m.slots = make([]slot, m.o.Handlers)
 	m.size = min(m.o.Handlers, m.o.BatchLimit)
 	m.lowWater = -1
@@ -155,6 +164,7 @@ func newMachine(o Options, n names, limits delivery.Limits, version int, random 
 func (m *machine) configure(limits delivery.Limits, maxReclaims int) {
 	plain := limits.Resolve(delivery.Policy{})
 	m.limits, m.plain = limits, &plain
+	m.keyed = m.keyed || limits.KeyOrder.InLine()
 	m.parsed, m.parsedAs = nil, nil
 	if maxReclaims > 0 {
 		m.o.MaxReclaims = maxReclaims
@@ -175,7 +185,7 @@ func (m *machine) policy(msg *delivery.Message) *delivery.Policy {
 		request = delivery.Policy{}
 	}
 	p := m.limits.Resolve(request)
-	m.parsed, m.parsedAs = msg.Options, &p
+	m.parsed, m.parsedAs, m.parsedOrder = msg.Options, &p, request.KeyOrder
 	return &p
 }
 
@@ -279,6 +289,7 @@ func (m *machine) begin(si int, now instant, t task, timeout time.Duration) *slo
 
 // finish takes the result of the attempt that runs on a slot.
 func (m *machine) finish(si int, now instant, v *verdict) {
+	m.latest = now.mono
 	s := &m.slots[si]
 	t := s.task
 	s.busy = false

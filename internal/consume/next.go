@@ -34,6 +34,7 @@ type action struct {
 
 // next says what the loop is to do.
 func (m *machine) next(now instant) action {
+	m.latest = now.mono
 	m.sweep(now)
 	m.trim(now)
 	if m.ended() {
@@ -123,6 +124,7 @@ func (m *machine) wait(now instant) int64 {
 	at(m.trimAt(now))
 	for _, r := range m.spans {
 		at(r.readAt)
+		at(r.partialAt)
 		at(r.ends(now))
 		if r.left > 0 && r.waiting == 0 {
 			at(r.lastStart + linger)
@@ -148,14 +150,14 @@ func (m *machine) sweep(now instant) {
 			}
 			m.drop(r)
 			i--
-		case r.waiting > 0:
+		case r.waiting+r.lined > 0:
 			m.leave(r, now, r.remaining(now), m.needed(int64(m.plain.Timeout)))
 		case !r.read:
 			r.giveBack = true
 		}
 	}
 	for _, p := range m.parcels {
-		if p.remaining(now) <= 0 && !p.parted(now) && (p.waiting > 0 || !p.read) && !p.giveBack {
+		if p.remaining(now) <= 0 && !p.parted(now) && (p.waiting+p.lined > 0 || !p.read) && !p.giveBack {
 			p.giveBack = true
 			m.requeueRetries()
 			if m.solo == p {
@@ -234,8 +236,14 @@ func (m *machine) putBack(c *call, now instant) {
 			r.sent = false
 		}
 	}
-	if len(c.deliveries) > 0 {
+	for i := range c.partials {
+		if r := c.partials[i].span; !r.gone {
+			r.sent, r.unsaid, r.partialAt = false, now.mono-partialAtLast, now.mono
+		}
+	}
+	if len(c.deliveries)+len(c.freed) > 0 {
 		m.results = append(c.deliveries, m.results...)
+		m.freed = append(c.freed, m.freed...)
 		m.calls.flushAt = now.mono
 	}
 	if c.wants {
@@ -259,6 +267,9 @@ func (c *call) tokens() []delivery.Token {
 			list = append(list, r.ref.Token)
 		}
 	}
+	for _, p := range c.partials {
+		list = append(list, p.ref.Token)
+	}
 	for _, d := range c.deliveries {
 		if !slices.Contains(list, d.parcel.token) {
 			list = append(list, d.parcel.token)
@@ -276,7 +287,8 @@ func (c *call) tokens() []delivery.Token {
 func (m *machine) settled(c *call, held *delivery.Held, sent, now instant) {
 	m.calls.inDoubt = nil
 	m.calls.fails, m.calls.retryAt = 0, 0
-	again := &call{req: &delivery.WorkRequest{}, wants: c.wants}
+	m.latest = now.mono
+	again := &call{req: &delivery.WorkRequest{}, wants: c.wants, freed: c.freed} // to wake twice does no harm
 	for _, r := range c.recorded {
 		if _, ok := heldRange(held, r.ref.Token); ok {
 			again.recorded = append(again.recorded, r)
@@ -297,6 +309,16 @@ func (m *machine) settled(c *call, held *delivery.Held, sent, now instant) {
 			m.lose(r, now)
 		}
 	}
+	for _, p := range c.partials {
+		// Said again: the store drops what it has taken already. It may have raised the bound.
+		if h, ok := heldRange(held, p.ref.Token); ok {
+			p.span.ref.Low = max(p.span.ref.Low, h.Low)
+			again.partials = append(again.partials, p)
+		} else if !p.span.gone {
+			p.span.sent = false
+			m.lose(p.span, now)
+		}
+	}
 	for _, r := range c.stale {
 		h, ok := heldRange(held, r.ref.Token)
 		switch {
@@ -305,6 +327,7 @@ func (m *machine) settled(c *call, held *delivery.Held, sent, now instant) {
 			m.lose(r, now)
 		case h.Stale > r.staleBefore && r.stale == staleSay:
 			r.stale = staleSaid
+			m.recorded(r, r.allKeys())
 		}
 	}
 	for _, d := range c.deliveries {
@@ -317,7 +340,7 @@ func (m *machine) settled(c *call, held *delivery.Held, sent, now instant) {
 		m.acknowledge(d.parcel, 1)
 	}
 	for _, p := range c.released {
-		if !slices.ContainsFunc(p.items, func(it item) bool { return it.state == msgWaiting && heldDelivery(held, p.token, it.ID) }) && !p.gone {
+		if !slices.ContainsFunc(p.items, func(it item) bool { return it.state < msgRunning && heldDelivery(held, p.token, it.ID) }) && !p.gone {
 			m.dropParcel(p)
 		}
 	}
@@ -393,13 +416,14 @@ func (m *machine) verified(held *delivery.Held, sent, now instant) {
 			at := slices.IndexFunc(held.Deliveries, func(d delivery.Claimed) bool { return d.Token == p.token && d.ID == it.ID })
 			if at >= 0 {
 				p.length = min(p.length, int64(held.Deliveries[at].Lease))
-			} else if it.state == msgWaiting {
+			} else if it.state < msgRunning {
+				m.unline(p, i)
 				it.state = msgFinished
-				p.waiting--
 				lost++
 			}
 		}
 		if lost > 0 {
+			p.giveBack = p.giveBack || p.lined > 0 // what it lost may have been before what is left
 			m.counts.LeaseLost += int64(lost)
 			m.event(Event{Code: diag.LeaseLost, Kind: KindLeaseLost, Count: lost}, now)
 			m.acknowledge(p, lost)
@@ -423,7 +447,7 @@ func (m *machine) halt(now instant) {
 	for _, r := range m.spans {
 		if r.stale == staleSay || r.stale == staleSaid {
 			r.stale = staleFree // nothing waits for its expiry any more
-			m.cut(r, r.next)
+			m.quit(r)
 		}
 	}
 	m.giveAllBack()
@@ -451,5 +475,5 @@ func (m *machine) ended() bool {
 	if m.stop.tries >= maxStopTries || m.stop.fatal != nil && m.stop.tries > 0 {
 		return true
 	}
-	return len(m.spans) == 0 && len(m.parcels) == 0 && len(m.results) == 0 && m.calls.inDoubt == nil
+	return len(m.spans) == 0 && len(m.parcels) == 0 && len(m.results)+len(m.freed) == 0 && m.calls.inDoubt == nil
 }

@@ -16,6 +16,8 @@ type parcel struct {
 	items     []item
 	next      int
 	waiting   int // not started
+	lined     int // not started, in line behind another
+	ready     []int
 	running   int
 	open      int // not acknowledged by the store yet
 	read      bool
@@ -64,6 +66,8 @@ func (m *machine) parcelRead(p *parcel, msgs []delivery.Message, now instant) {
 	}
 	p.read = true
 	bytes := int64(0)
+	m.latest = now.mono
+	var parked map[string]bool // keys whose head was found dead, in a group where that stops them
 	for i := range p.items {
 		it := &p.items[i]
 		at, ok := slices.BinarySearchFunc(msgs, it.ID, func(a delivery.Message, id int64) int { return int(min(max(a.ID-id, -1), 1)) })
@@ -81,12 +85,31 @@ func (m *machine) parcelRead(p *parcel, msgs []delivery.Message, now instant) {
 			o := delivery.Outcome{ID: it.ID, Kind: delivery.Dead, Attempt: it.Attempt, Reason: delivery.Exhausted, Error: diedAlone, Solo: it.Solo}
 			m.died(&task{parcel: p, i: i, policy: policy, failures: it.Attempt}, &o, now, textError(diedAlone))
 			m.settleItem(p, pending{Outcome: o})
+			if it.Order == delivery.Ordered && m.limits.Park {
+				if parked == nil {
+					parked = make(map[string]bool)
+				}
+				parked[it.message.Key] = true
+			}
 			continue
 		}
-		p.waiting++
+		switch {
+		case it.Order == "" || p.solo:
+			p.waiting++
+		case parked[it.message.Key] || !m.lineUp(it.message.Key, place{parcel: p, i: i, ordered: it.Order == delivery.Ordered}):
+			it.state = msgFinished
+			m.counts.Waiting++
+			m.settleItem(p, pending{Outcome: delivery.Outcome{ID: it.ID, Kind: delivery.Waits}})
+		case it.state == msgLined:
+			p.lined++
+			m.lined++
+		default:
+			p.waiting++
+		}
+		m.keyed = m.keyed || it.Order != ""
 	}
 	m.sawBytes(bytes, len(msgs))
-	m.counts.Claimed += int64(p.waiting)
+	m.counts.Claimed += int64(p.waiting + p.lined)
 	if len(m.results) > 0 {
 		m.calls.flushAt = now.mono
 	}
@@ -122,22 +145,19 @@ func (m *machine) requeueRetries() {
 
 // takeParcel starts the next delivery of a parcel. If it says false, the parcel has left the queue.
 func (m *machine) takeParcel(p *parcel, si int, now instant, s *start) bool {
-	for p.next < len(p.items) && p.items[p.next].state != msgWaiting {
-		p.next++
-	}
-	if p.next >= len(p.items) || p.giveBack || p.suspect || p.gone {
+	i, ok := p.first()
+	if !ok || p.giveBack || p.suspect || p.gone {
 		m.leaveQueue(p)
 		return false
 	}
 	if p.parted(now) {
 		// The gate is not kept closed for a question.
 		p.giveBack, p.suspect = p.solo, !p.solo
-		m.event(Event{Code: diag.ClocksParted, Kind: KindClocksParted, Message: p.items[p.next].ID}, now)
+		m.event(Event{Code: diag.ClocksParted, Kind: KindClocksParted, Message: p.items[i].ID}, now)
 		m.leaveQueue(p)
 		m.kick()
 		return false
 	}
-	i := p.next
 	it := &p.items[i]
 	policy := m.policy(it.message)
 	timeout := policy.Timeout
@@ -152,7 +172,9 @@ func (m *machine) takeParcel(p *parcel, si int, now instant, s *start) bool {
 		return false
 	}
 	it.state = msgRunning
-	p.next++
+	if i == p.next {
+		p.next++
+	}
 	p.waiting--
 	p.running++
 	if !p.solo {
@@ -167,8 +189,22 @@ func (m *machine) takeParcel(p *parcel, si int, now instant, s *start) bool {
 	m.runningRetries++
 	m.lastRetry = true
 	slot := m.begin(si, now, task{parcel: p, i: i, policy: policy, failures: it.Attempt}, timeout)
-	*s = start{slot: si, gen: slot.gen, message: it.message, attempt: it.Attempt + 1, redelivered: true, leaseEnds: now.wall + remaining, began: now.mono, timeout: timeout, token: p.token, delivery: true}
+	*s = start{slot: si, gen: slot.gen, message: it.message, attempt: it.Attempt + 1, redelivered: true, leaseEnds: now.wall + remaining, began: now.mono, timeout: timeout, token: p.token, delivery: true, outOfOrder: it.OutOfOrder}
 	return true
+}
+
+// first finds the delivery to start next: one whose turn in line has come, else the first that waits.
+func (p *parcel) first() (int, bool) {
+	for len(p.ready) > 0 {
+		if i := p.ready[0]; p.items[i].state == msgWaiting {
+			return i, true
+		}
+		p.ready = p.ready[1:]
+	}
+	for p.next < len(p.items) && p.items[p.next].state != msgWaiting {
+		p.next++
+	}
+	return p.next, p.next < len(p.items)
 }
 
 // leaveQueue takes a parcel out of the queue; a solo one is not in it.
@@ -200,22 +236,38 @@ func (m *machine) finishParcel(t *task, now instant, v *verdict) {
 		return
 	}
 	it.state = msgFinished
-	if v != nil && v.recorded {
-		m.acknowledge(p, 1) // its row is gone
-		m.kick()
-		return
-	}
 	o := pending{Outcome: delivery.Outcome{ID: it.ID, Kind: delivery.Succeeded, Attempt: it.Attempt}}
-	if v != nil {
+	switch {
+	case v == nil:
+		m.settleItem(p, o)
+	case v.recorded:
+		// Its row is gone. Who waits for its key is woken by a call that says so.
+		if it.Order != "" {
+			m.freed = append(m.freed, it.message.Key)
+		}
+		m.acknowledge(p, 1)
+		m.kick()
+	default:
 		o.Outcome, o.due = m.outcome(t, it.ID, it.Solo, now, v)
+		o.Order = it.Order
+		m.settleItem(p, o)
 	}
-	m.settleItem(p, o)
+	if it.Order != "" && !p.solo {
+		m.leaveLine(it.message.Key, nil, p, t.i, m.departs(&o.Outcome))
+	}
 	// A parcel is recorded at once when all of it has ended, else what has ended is recorded together after a moment.
-	if p.waiting == 0 && p.running == 0 {
+	if p.waiting+p.lined == 0 && p.running == 0 {
 		m.calls.flushAt = now.mono
 		m.kick()
-	} else if m.calls.flushAt == never {
-		m.calls.flushAt = now.mono + flushAfter
+	} else {
+		m.flushSoon()
+	}
+}
+
+// flushSoon has results of deliveries recorded within a moment.
+func (m *machine) flushSoon() {
+	if m.calls.flushAt == never {
+		m.calls.flushAt = m.latest + flushAfter
 		m.kick()
 	}
 }
@@ -224,8 +276,9 @@ const flushAfter = int64(5 * time.Millisecond)
 
 // retrySize says how many deliveries to ask for. One is claimed only for a slot that is free, or kept for it; where handlers are so quick that
 // a slot will be free within a moment, for that one too.
-func (m *machine) retrySize(now instant) int {
-	if m.stop.phase != active || m.look.paused || m.gate.closed || m.look.dueAt > now.mono {
+// Wakes says that the call may wake some.
+func (m *machine) retrySize(now instant, wakes bool) int {
+	if m.stop.phase != active || m.look.paused || m.gate.closed || m.look.dueAt > now.mono && !wakes {
 		return 0
 	}
 	for _, p := range m.parcels {
@@ -248,6 +301,23 @@ func (m *machine) retrySize(now instant) int {
 	return max(n-m.waiting, 0)
 }
 
+// followers says how many deliveries may be handed out behind the heads of their lines: as many as one slot is expected to run in half of the queue margin.
+func (m *machine) followers(heads int) int {
+	if !m.keyed {
+		return 0
+	}
+	n := min(m.o.BatchLimit, maxRetries)
+	if each := m.est.value; each > 0 {
+		n = int(min(int64(n), int64(m.o.QueueMargin)/2/each*int64(heads)))
+	} else {
+		n = min(n, heads)
+	}
+	if m.avgBytes > 0 {
+		n = int(min(int64(n), m.o.MaxBatchBytes/m.avgBytes))
+	}
+	return max(n-m.lined, 0)
+}
+
 const (
 	ahead      = 50 * time.Millisecond
 	maxRetries = 500
@@ -260,11 +330,35 @@ func (p *parcel) releasable() bool {
 
 func (m *machine) dropParcel(p *parcel) {
 	p.gone = true
+	for i := range p.items {
+		if p.read && p.items[i].state < msgRunning && p.items[i].state != msgGiven {
+			m.unline(p, i)
+		}
+	}
 	m.parcels = slices.DeleteFunc(m.parcels, func(x *parcel) bool { return x == p })
 	if m.solo == p {
 		m.endSolo()
 	}
 	m.requeueRetries()
+}
+
+// unline takes a delivery that was not started out of its line; it has ended, or is given back.
+func (m *machine) unline(p *parcel, i int) {
+	it := &p.items[i]
+	if it.state == msgLined {
+		p.lined--
+		m.lined--
+	} else {
+		p.waiting--
+	}
+	it.state = msgGiven
+	if it.message == nil {
+		return
+	}
+	if l := m.lines[it.message.Key]; l != nil {
+		l.places = slices.DeleteFunc(l.places, func(x place) bool { return x.parcel == p && x.i == i })
+		m.advance(l)
+	}
 }
 
 // endSolo opens the gate again: what had to run alone has ended, or does not run.

@@ -20,11 +20,11 @@ import (
 // conversation drives a machine by a script. Each line is something that happens; what the machine decides stands indented below it.
 //
 //	next                       what the loop is to do; it is done when the next line answers
-//	reply [range L-H [again] [stale N] [reclaims N] [done a,b] [lease D]] [deliveries a,b [attempt N] [solo]] [more] [paused] [epoch N] [floor N] [lost]
+//	reply [range L-H [keyed ORDER] [again] [stale N] [reclaims N] [done a,b] [lease D]] [deliveries a,b [attempt N] [order ORDER]] [woken N] [more] [paused] [epoch N] [floor N] [lost]
 //	      [due D] [solodue D] [expiry D] [gone]
 //	fail | fail unknown        the call failed
 //	held [L-H D] [low N] | held nothing
-//	read [all | a,b]           the store answers a read
+//	read [all | a,b] [key a,b …]   the store answers a read; "x 1,2" gives messages 1 and 2 the key x
 //	take                       a worker asks for work
 //	end N [error | panic | delay D | terminal]     the handler of message N returns
 //	late                       the watchdog looks
@@ -204,6 +204,12 @@ func workText(req *delivery.WorkRequest) string {
 	for _, s := range req.Surrenders {
 		fmt.Fprintf(&b, ", give back %d- finished to %d and %v%s", s.Low+1, s.Prefix, s.Done, outcomesText(s.Outcomes))
 	}
+	for _, p := range req.Partials {
+		fmt.Fprintf(&b, ", record of %d- to %d and %v free %v%s", p.Low+1, p.Prefix, p.Done, p.Keys, outcomesText(p.Outcomes))
+	}
+	if len(req.Freed) > 0 {
+		fmt.Fprintf(&b, ", freed %v", req.Freed)
+	}
 	for _, r := range req.Stale {
 		fmt.Fprintf(&b, ", stale %d-", r.Low+1)
 	}
@@ -224,6 +230,9 @@ func workText(req *delivery.WorkRequest) string {
 			b.WriteString(", claim a solo delivery")
 		} else {
 			fmt.Fprintf(&b, ", claim %d deliveries", req.Retries)
+			if req.Followers > 0 {
+				fmt.Fprintf(&b, " and %d behind", req.Followers)
+			}
 		}
 	}
 	return strings.TrimPrefix(b.String(), ",")
@@ -256,6 +265,17 @@ func (c *conversation) reply(args []string) *delivery.WorkReply {
 		case "range":
 			low, high := bounds(arg())
 			reply.Range = &delivery.Range{Low: low, High: high, Token: req.RangeToken, Lease: lease, Ceiling: c.m.plain.Timeout}
+		case "keyed":
+			reply.Range.Keyed, reply.Range.KeyOrder = true, delivery.KeyOrder(arg())
+		case "order":
+			order := delivery.KeyOrder(arg())
+			for j := range reply.Deliveries {
+				reply.Deliveries[j].Order = order
+			}
+		case "woken":
+			reply.Woken = int(number(arg()))
+		case "claimed":
+			reply.Claimed = number(arg())
 		case "again":
 			reply.Range.Again = true
 		case "stale":
@@ -288,6 +308,9 @@ func (c *conversation) reply(args []string) *delivery.WorkReply {
 		case "lost":
 			for _, r := range req.Results {
 				reply.LostRanges = append(reply.LostRanges, r.RangeRef)
+			}
+			for _, p := range req.Partials {
+				reply.LostRanges = append(reply.LostRanges, p.RangeRef)
 			}
 			for _, d := range req.Deliveries {
 				reply.LostDeliveries = append(reply.LostDeliveries, d.ID)
@@ -325,8 +348,14 @@ func (c *conversation) read(args []string) {
 		ids = a.parcel.ids()
 	}
 	msgs := make([]delivery.Message, len(ids))
+	keys := map[int64]string{}
+	for i := 1; i+1 < len(args); i += 2 {
+		for _, id := range numbers(args[i+1]) {
+			keys[id] = args[i]
+		}
+	}
 	for i, id := range ids {
-		msgs[i].ID = id
+		msgs[i].ID, msgs[i].Key = id, keys[id]
 	}
 	if c.last.kind == doRead {
 		c.m.readDone(c.last.span, msgs, c.now)

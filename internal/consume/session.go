@@ -31,6 +31,8 @@ type Config struct {
 	ConfigVersion int
 	// OnConfig reads a newer stored config. Nil: changes are not followed.
 	OnConfig func(config []byte) (delivery.Limits, int, error)
+	// Announce tells the group's other instances that deliveries wait for them. It returns at once. Nil: they find them by polling.
+	Announce func()
 
 	Handler Handler
 	Options Options
@@ -423,7 +425,7 @@ func (s *Session) signal() {
 		kick(s.watch)
 	}
 	fx.wake, fx.cancelCall, fx.kick, fx.watch = 0, false, false, false
-	fx.any = fx.cancelRuns || fx.gateIdle || fx.gateRelease || len(fx.events) > 0
+	fx.any = fx.announce || fx.cancelRuns || fx.gateIdle || fx.gateRelease || len(fx.events) > 0
 }
 
 // staff gives the next slot a worker, if there is one without. A session that has never had much to do needs few goroutines. mu is held.
@@ -444,6 +446,9 @@ func (s *Session) flush() {
 	s.signal()
 	fx := s.m.effects()
 	s.mu.Unlock()
+	if fx.announce && s.c.Announce != nil {
+		s.c.Announce()
+	}
 	if fx.cancelRuns {
 		s.cancel(ErrStopping)
 	}

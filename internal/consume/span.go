@@ -10,10 +10,12 @@ import (
 
 // The states of a message in a range.
 const (
-	msgWaiting uint8 = iota
+	msgWaiting uint8 = iota // for a worker
+	msgLined                // for one before it in the line of its key
+	msgGiven                // not started, and not to be: it is given back
 	msgRunning
 	msgFinished
-	msgSkipped // finished under an earlier lease, or erased
+	msgSkipped // finished under an earlier lease, or erased, or recorded already
 )
 
 type staleness int
@@ -38,7 +40,8 @@ type span struct {
 	state     []uint8
 	next      int // the first that may still be started
 	limit     int // from here on nothing is started: the rest is given back
-	waiting   int // below limit, not started
+	waiting   int // below limit, not started, and to start as soon as there is a worker
+	lined     int // not started, in line behind another
 	left      int // below limit, without an outcome
 	running   int
 	ran       int
@@ -55,7 +58,19 @@ type span struct {
 	partial     bool // something below limit has no outcome and gets none
 	suspect     bool // the clocks parted: the store is to be asked
 	gone        bool // no longer ours: results are dropped
-	sent        bool // a call that records it is on its way
+	sent        bool // a call that records it, or a part of it, is on its way
+
+	// Of a range that holds keys.
+	keyed     bool
+	override  delivery.KeyOrder   // the group's order at the claim; "": each message's own
+	order     []delivery.KeyOrder // by message; "": it is in no line
+	keys      map[string]int      // messages in lines that have not ended, those that are given back included
+	free      []string            // keys all of whose messages here have ended, until that is recorded
+	ready     []int               // messages whose turn in line has come
+	unsaid    int64               // since when something has ended that is not recorded; 0: nothing has
+	partialAt int64               // when it may be worth while to record that although the range goes on
+	shun      map[string]bool     // until it is read: keys whose messages (true: all, false: the ordered ones) are to wait
+	fitAt     int64               // when the lengths of its lines are looked at again
 }
 
 // pending is an outcome that waits to be recorded, and the moment from which its retry is due.
@@ -68,6 +83,7 @@ func (m *machine) newSpan(r *delivery.Range, sent instant) *span {
 	return &span{
 		lease: lease{taken: sent, length: int64(r.Lease)}, ref: delivery.RangeRef{Low: r.Low, Token: r.Token}, high: r.High,
 		ceiling: int64(r.Ceiling), redelivered: r.Again || r.Reclaims > 0 || r.Stale > 0, done: r.Done, staleBefore: r.Stale,
+		keyed: r.Keyed, override: r.KeyOrder, partialAt: never,
 	}
 }
 
@@ -75,10 +91,8 @@ func (m *machine) newSpan(r *delivery.Range, sent instant) *span {
 func (m *machine) takeFresh(si int, now instant, s *start) bool {
 	for len(m.queue) > 0 {
 		r := m.queue[0]
-		for r.next < r.limit && r.state[r.next] != msgWaiting {
-			r.next++
-		}
-		if r.next >= r.limit {
+		i, ok := r.first()
+		if !ok {
 			m.dequeue()
 			continue
 		}
@@ -86,7 +100,6 @@ func (m *machine) takeFresh(si int, now instant, s *start) bool {
 			m.suspect(r, now)
 			continue
 		}
-		i := r.next
 		msg := &r.msgs[i]
 		p := m.policy(msg)
 		// A claim keeps the ceiling that its lease was computed with.
@@ -100,7 +113,9 @@ func (m *machine) takeFresh(si int, now instant, s *start) bool {
 			continue
 		}
 		r.state[i] = msgRunning
-		r.next++
+		if i == r.next {
+			r.next++
+		}
 		r.waiting--
 		r.running++
 		r.lastStart = now.mono
@@ -117,6 +132,30 @@ func (m *machine) takeFresh(si int, now instant, s *start) bool {
 		return true
 	}
 	return false
+}
+
+// first finds the message to start next: one whose turn in line has come, else the first that waits.
+func (r *span) first() (int, bool) {
+	for len(r.ready) > 0 {
+		i := r.ready[0]
+		if i < r.limit && r.state[i] == msgWaiting {
+			return i, true
+		}
+		r.ready = r.ready[1:]
+	}
+	for r.next < r.limit && r.state[r.next] != msgWaiting {
+		r.next++
+	}
+	return r.next, r.next < r.limit
+}
+
+// enqueue notes that one more message of a range waits for a worker.
+func (m *machine) enqueue(r *span) {
+	if r.waiting > 1 && !r.suspect && r.stale == notStale && !r.gone {
+		m.queued++ // it is in the queue
+		return
+	}
+	m.requeue()
 }
 
 func (m *machine) dequeue() {
@@ -143,20 +182,42 @@ func (m *machine) finishSpan(t *task, now instant, v *verdict) {
 	if r.left == 0 {
 		m.kick()
 	}
+	order := delivery.KeyOrder("")
+	if r.order != nil {
+		order = r.order[t.i]
+	}
 	if v != nil && v.interrupted {
-		r.state[t.i] = msgWaiting
+		r.state[t.i] = msgGiven
 		r.partial = true
+		if order != "" {
+			m.leaveLine(r.msgs[t.i].Key, r, nil, t.i, withdrew)
+		}
 		return
 	}
 	r.state[t.i] = msgFinished
 	r.ran++
+	how := passed
 	if v != nil {
 		// Judged even where the result is dropped: the attempt took place and is counted.
 		o, due := m.outcome(t, r.msgs[t.i].ID, false, now, v)
+		o.Order = order
+		how = m.departs(&o)
 		if !r.gone {
 			r.outcomes = append(r.outcomes, pending{o, due})
 		}
 	}
+	if order != "" {
+		m.endedOfKey(r, r.msgs[t.i].Key)
+		m.leaveLine(r.msgs[t.i].Key, r, nil, t.i, how)
+	}
+}
+
+// departs says how a message with this outcome leaves its line.
+func (m *machine) departs(o *delivery.Outcome) departure {
+	if o.Order == delivery.Ordered && (o.Kind == delivery.Failed || o.Kind == delivery.Delayed || o.Kind == delivery.Dead && m.limits.Park) {
+		return failed
+	}
+	return passed
 }
 
 // leave gives up on a range for want of lease time. What ran of it may run again, after its expiry.
@@ -174,9 +235,10 @@ func (m *machine) leave(r *span, now instant, remaining, needed int64) {
 	m.shrink()
 	if m.o.ReleaseStale && r.ran+r.running > 0 {
 		r.stale = staleFree
-		m.cut(r, r.next)
+		m.quit(r)
 	} else {
 		r.stale = staleSay
+		m.quitLines(r)
 	}
 	m.requeue()
 	m.kick()
@@ -186,18 +248,26 @@ func (m *machine) leave(r *span, now instant, remaining, needed int64) {
 func (m *machine) cut(r *span, limit int) {
 	r.limit = max(limit, r.next)
 	r.giveBack = true
+	m.withdraw(r, func(i int) bool { return i >= r.limit })
 	r.recount()
 }
 
+// quit gives back what of a range was not started.
+func (m *machine) quit(r *span) {
+	m.withdraw(r, func(int) bool { return true })
+	m.cut(r, r.next)
+}
+
 func (r *span) recount() {
-	r.waiting, r.left = 0, 0
+	r.waiting, r.lined, r.left = 0, 0, 0
 	for i := range r.limit {
 		switch r.state[i] {
 		case msgWaiting:
-			if i >= r.next {
-				r.waiting++
-				r.left++
-			}
+			r.waiting++
+			r.left++
+		case msgLined:
+			r.lined++
+			r.left++
 		case msgRunning:
 			r.left++
 		}
@@ -225,8 +295,10 @@ func (m *machine) readDone(r *span, msgs []delivery.Message, now instant) {
 		}
 	}
 	m.sawBytes(bytes, len(msgs))
+	m.latest = now.mono
+	m.lineUpSpan(r)
 	r.recount()
-	m.counts.Claimed += int64(r.waiting)
+	m.counts.Claimed += int64(r.waiting + r.lined)
 	if r.giveBack { // while it was read
 		m.cut(r, 0)
 	}
@@ -304,9 +376,11 @@ func (r *span) dueOutcomes(now instant) []delivery.Outcome {
 func dueIn(due int64, now instant) time.Duration { return time.Duration(max(due-now.mono, 0)) }
 
 // drop forgets a range.
+// What was in line behind it may go on, unless a message of it was left.
 func (m *machine) drop(r *span) {
 	r.gone = true
 	m.spans = slices.DeleteFunc(m.spans, func(x *span) bool { return x == r })
+	m.recorded(r, r.allKeys())
 	m.requeue()
 }
 
@@ -314,6 +388,9 @@ func (m *machine) drop(r *span) {
 func (m *machine) lose(r *span, now instant) {
 	m.counts.LeaseLost++
 	m.event(Event{Code: diag.LeaseLost, Kind: KindLeaseLost, Low: r.ref.Low, High: r.high}, now)
+	m.latest = now.mono
+	r.gone = true
+	m.quitLines(r)
 	m.drop(r)
 }
 
@@ -332,38 +409,74 @@ func (m *machine) trim(now instant) {
 	before := 0
 	changed := false
 	for _, r := range m.spans {
-		if !r.read || r.gone || r.suspect || r.stale != notStale || r.waiting == 0 {
+		if !r.read || r.gone || r.suspect || r.stale != notStale || r.waiting+r.lined == 0 {
 			continue
 		}
 		spare := r.remaining(now) - m.needed(int64(min(m.plain.Timeout, timeoutCap(r.ceiling))))
-		var keep int
+		if r.lined > 0 && spare < margin/2 && r.fitAt <= now.mono {
+			r.fitAt = now.mono + margin/16
+			m.fitLines(r, spare/2)
+		}
+		rest := r.waiting + r.lined
+		keep := rest
 		switch {
 		case m.gate.closed && !m.gate.mine && spare < margin/4:
-		case !m.gate.closed && spare < margin/2 && m.startable(now, spare) < before+r.waiting:
-			keep = max(m.startable(now, spare/2)-before, 0)
-			if floor := m.o.BatchMin - r.next; floor > keep {
-				keep = floor
-			}
-		default:
-			before += r.waiting
-			continue
+			keep = 0
+		case !m.gate.closed && spare < margin/2 && m.startable(now, spare) < before+rest:
+			keep = max(m.startable(now, spare/2)-before, m.o.BatchMin-r.next, 0)
 		}
-		if keep < r.waiting {
-			m.counts.GivenBack += int64(r.waiting - keep)
-			limit := r.next
-			for n := 0; n < keep; limit++ {
-				if r.state[limit] == msgWaiting {
-					n++
-				}
-			}
-			m.cut(r, limit)
+		if keep < rest {
+			m.counts.GivenBack += int64(rest - keep)
+			m.keepOnly(r, keep)
 			changed = true
 		}
-		before += r.waiting
+		before += rest
 	}
 	if changed {
 		m.requeue()
 	}
+}
+
+// keepOnly gives back all but so many of the messages of a range that were not started.
+func (m *machine) keepOnly(r *span, keep int) {
+	if keep == 0 {
+		m.quit(r)
+		return
+	}
+	limit := 0
+	for n := 0; n < keep && limit < r.limit; limit++ {
+		if s := r.state[limit]; s == msgWaiting || s == msgLined {
+			n++
+		}
+	}
+	m.cut(r, limit)
+}
+
+// fitLines gives back the ends of those lines of a range that would take longer than this, one message after the other.
+func (m *machine) fitLines(r *span, within int64) {
+	each := m.est.value
+	if each == 0 {
+		return
+	}
+	ahead := make(map[string]int64)
+	late := make(map[int]bool)
+	for i := range r.limit {
+		if r.order[i] == "" || r.state[i] > msgRunning || r.state[i] == msgGiven {
+			continue
+		}
+		key := r.msgs[i].Key
+		ahead[key]++
+		if r.state[i] == msgLined && i >= m.o.BatchMin && ahead[key]*each > within {
+			late[i] = true
+		}
+	}
+	if len(late) == 0 {
+		return
+	}
+	m.counts.GivenBack += int64(len(late))
+	r.giveBack = true
+	m.shrink()
+	m.withdraw(r, func(i int) bool { return late[i] })
 }
 
 func timeoutCap(ceiling int64) time.Duration {
@@ -376,7 +489,10 @@ func timeoutCap(ceiling int64) time.Duration {
 // trimAt says when trimming is to be considered again.
 func (m *machine) trimAt(now instant) int64 {
 	at := never
-	for _, r := range m.queue {
+	for _, r := range m.spans {
+		if !r.read || r.gone || r.suspect || r.stale != notStale || r.waiting+r.lined == 0 {
+			continue
+		}
 		half := r.ends(now) - m.needed(int64(min(m.plain.Timeout, timeoutCap(r.ceiling)))) - int64(m.o.QueueMargin)/2
 		if half > now.mono {
 			at = min(at, half)

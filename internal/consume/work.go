@@ -48,6 +48,9 @@ type call struct {
 	stale      []*span
 	deliveries []deliveryDone
 	released   []*parcel
+	partials   []partialSent
+	freed      []string
+	keyed      bool // it tells of messages that hold their keys, so it may wake others
 	wants      bool // it asks for work
 }
 
@@ -76,6 +79,12 @@ func (m *machine) buildWork(now instant) *call {
 	if !worth {
 		return nil
 	}
+	for i := range c.partials {
+		c.partials[i].span.sent = true
+	}
+	if len(c.freed) > 0 {
+		m.freed = nil
+	}
 	for _, r := range c.recorded {
 		r.sent = true
 	}
@@ -84,6 +93,8 @@ func (m *machine) buildWork(now instant) *call {
 	}
 	if len(c.deliveries) > 0 {
 		m.results = nil
+	}
+	if len(c.deliveries)+len(c.freed) > 0 {
 		m.calls.flushAt = never
 	}
 	m.look.woken = false
@@ -111,6 +122,12 @@ func (m *machine) addResults(c *call, now instant) bool {
 			req.Stale = append(req.Stale, r.ref)
 			c.stale = append(c.stale, r)
 		case !r.finished():
+			if m.partialDue(r, now) {
+				if p, sent, ok := m.partial(r, now); ok {
+					req.Partials = append(req.Partials, p)
+					c.partials = append(c.partials, sent)
+				}
+			}
 		case r.whole():
 			req.Results = append(req.Results, r.result(now))
 			c.recorded = append(c.recorded, r)
@@ -124,20 +141,27 @@ func (m *machine) addResults(c *call, now instant) bool {
 			continue
 		}
 		for i := range p.items {
-			if p.items[i].state == msgWaiting {
+			if p.items[i].state < msgRunning {
 				req.Release = append(req.Release, delivery.DeliveryRef{ID: p.items[i].ID, Token: p.token})
 			}
 		}
 		c.released = append(c.released, p)
 	}
-	worth := len(c.stale)+len(c.recorded)+len(c.given)+len(c.released) > 0
-	if len(m.results) > 0 && (worth || m.calls.flushAt <= now.mono || m.stop.phase != active) {
+	worth := len(c.stale)+len(c.recorded)+len(c.given)+len(c.released)+len(c.partials) > 0
+	if len(m.results)+len(m.freed) > 0 && (worth || m.calls.flushAt <= now.mono || m.stop.phase != active) {
 		worth = true
 	}
 	// What waits to be recorded goes with any call that is made.
-	c.deliveries = m.results
+	c.deliveries, c.freed = m.results, m.freed
+	req.Freed = m.freed
+	c.keyed = len(c.partials)+len(c.freed) > 0 || slices.ContainsFunc(c.recorded, func(r *span) bool { return r.keyed })
 	for _, d := range m.results {
 		o := d.Outcome
+		c.keyed = c.keyed || o.Order != ""
+		if o.Kind == delivery.Waits {
+			req.Release = append(req.Release, delivery.DeliveryRef{ID: o.ID, Token: d.parcel.token})
+			continue
+		}
 		o.DueIn = dueIn(d.due, now)
 		req.Deliveries = append(req.Deliveries, delivery.DeliveryResult{Token: d.parcel.token, Outcome: o})
 	}
@@ -169,11 +193,11 @@ func (m *machine) addClaims(c *call, now instant) bool {
 		req.Free = max(len(m.slots)-m.running-m.queued, 0)
 		worth = l.soon && l.notSoon <= now.mono || l.expiryAt <= now.mono && mayTake
 	}
-	if n := m.retrySize(now); n > 0 {
-		req.DeliveryToken, req.Retries = m.token(), n
+	if n := m.retrySize(now, c.keyed); n > 0 {
+		req.DeliveryToken, req.Retries, req.Followers = m.token(), n, m.followers(n)
 		req.Free = max(req.Free, n)
 		c.wants = true
-		worth = worth || l.notSoon <= now.mono
+		worth = worth || l.notSoon <= now.mono && l.dueAt <= now.mono
 	}
 	req.Floor = l.floor
 	return worth
@@ -181,6 +205,7 @@ func (m *machine) addClaims(c *call, now instant) bool {
 
 // applied takes the reply to a call.
 func (m *machine) applied(c *call, reply *delivery.WorkReply, now instant) {
+	m.latest = now.mono
 	m.calls.out = false
 	m.calls.fails, m.calls.retryAt = 0, 0
 	m.calls.lastOK, m.calls.lastErr = now, ""
@@ -228,6 +253,10 @@ func (m *machine) applied(c *call, reply *delivery.WorkReply, now instant) {
 	if reply.LostTo > reply.LostFrom {
 		m.event(Event{Code: diag.PositionLost, Kind: KindPositionLost, Low: reply.LostFrom, High: reply.LostTo, Count: int(reply.LostTo - reply.LostFrom)}, now)
 	}
+	if reply.Woken > 0 {
+		m.keyed = true
+		m.fx.announce, m.fx.any = true, true
+	}
 	m.handOut(c, reply, now)
 	if m.queued > 0 {
 		m.wake(len(m.slots) - m.running) // a slot may have been kept for a delivery
@@ -265,8 +294,10 @@ func (m *machine) handOut(c *call, reply *delivery.WorkReply, now instant) {
 		l.fresh, l.soon = false, false
 	}
 	// What was asked for, is said to be there and did not come, such as for a limit of the group, is not asked for again at once.
-	noRange := c.req.RangeToken != (delivery.Token{}) && reply.Range == nil && reply.More
+	// A range that moved the group on and of which nothing is left to run is no such thing.
+	noRange := c.req.RangeToken != (delivery.Token{}) && reply.Range == nil && reply.More && reply.Claimed <= l.claimed
 	noDelivery := c.req.DeliveryToken != (delivery.Token{}) && len(reply.Deliveries) == 0 && l.dueAt <= now.mono
+	l.claimed = max(l.claimed, reply.Claimed)
 	l.notSoon = 0
 	if noRange || noDelivery {
 		l.notSoon = now.mono + max(notSoon, int64(min(reply.Limited, maxLimited)))
@@ -311,9 +342,20 @@ func (m *machine) settleRanges(c *call, lost []delivery.RangeRef, now instant) {
 			}
 		}
 	}
+	for i := range c.partials {
+		if s := &c.partials[i]; s.span.gone {
+			continue
+		} else if slices.Contains(lost, s.ref) {
+			s.span.sent = false
+			m.lose(s.span, now)
+		} else {
+			m.partialDone(s)
+		}
+	}
 	for _, r := range c.stale {
 		if r.stale == staleSay {
 			r.stale = staleSaid
+			m.recorded(r, r.allKeys()) // from now on it keeps its keys from us, too
 		}
 	}
 }
@@ -362,7 +404,7 @@ func (m *machine) pausedPoll() int64 {
 func (m *machine) giveAllBack() {
 	for _, r := range m.spans {
 		if r.stale == notStale && !r.gone {
-			m.cut(r, r.next)
+			m.quit(r)
 		}
 	}
 	for _, p := range m.parcels {
@@ -394,7 +436,7 @@ func (m *machine) forget(now instant) {
 	for _, p := range slices.Clone(m.parcels) {
 		m.dropParcel(p)
 	}
-	m.results = nil
+	m.results, m.freed = nil, nil
 	m.calls.inDoubt = nil
 }
 

@@ -94,7 +94,7 @@ func (s *Session) call(at *start) (v *verdict) {
 	ctx := &handlerContext{
 		base: s.base, ends: s.zero.Add(time.Duration(at.began) + at.timeout), timeout: at.timeout, message: at.message,
 		attempt: Attempt{
-			ID: at.message.ID, Attempt: at.attempt, Redelivered: at.redelivered, LeaseDeadline: time.Unix(0, at.leaseEnds),
+			ID: at.message.ID, Attempt: at.attempt, Redelivered: at.redelivered, OutOfOrder: at.outOfOrder, LeaseDeadline: time.Unix(0, at.leaseEnds),
 			Stream: s.c.Stream, Group: s.c.Group, GroupID: s.c.GroupID, Token: at.token, Delivery: at.delivery,
 			Abandoned: s.zero.Add(time.Duration(at.began) + at.timeout + s.m.o.TimeoutGrace),
 		},

@@ -47,6 +47,7 @@ func (p Policy) Or(q Policy) Policy {
 type Limits struct {
 	Default, Min, Max Policy
 	KeyOrder          KeyOrder // overrides what messages request; "": it does not
+	Park              bool     // a dead letter of an ordered key keeps its successors waiting
 }
 
 // Resolve clamps what a message requests (zero fields: nothing requested) into the limits.

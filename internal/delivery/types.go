@@ -154,9 +154,9 @@ type WorkRequest struct {
 	Surrenders []Surrender
 	Partials   []Partial
 	// Freed are keys of deliveries that ended with their handler's transaction, outside the group's lock: who waits for them is woken.
-	Freed      []string
-	Stale      []RangeRef    // too little lease remained; the coming expiry is excused
-	Release    []DeliveryRef // deliveries handed back unstarted, uncounted: due at once, or waiting if they hold a key
+	Freed   []string
+	Stale   []RangeRef    // too little lease remained; the coming expiry is excused
+	Release []DeliveryRef // deliveries handed back unstarted, uncounted: due at once, or waiting if they hold a key
 
 	// RangeToken asks for one range, at most MaxMessages messages and MaxBytes bytes, at least one message. Zero: none wanted.
 	RangeToken  Token
