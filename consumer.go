@@ -15,6 +15,7 @@ import (
 	"github.com/sqlstreams/sqlstreams/internal/delivery"
 	"github.com/sqlstreams/sqlstreams/internal/diag"
 	"github.com/sqlstreams/sqlstreams/internal/store"
+	"github.com/sqlstreams/sqlstreams/internal/wake"
 )
 
 // Hook watches what happens in a client's sessions: attempts that ended, dead letters, leases lost, handlers abandoned and cleared. It cannot change anything. Events wait for it in a bounded
@@ -210,6 +211,7 @@ func (c *consumer) consume(ctx context.Context, opts *ConsumeOptions, linger tim
 		Store: sessionStore{client.store, client.pulse}, Waker: sub, Gate: client.gate, Strays: client.strays, Logger: client.logger, Hooks: client.hooks,
 		Stream: c.stream.name, Group: c.group.Name, StreamID: c.stream.id, GroupID: c.group.ID, Instance: uuid.New(),
 		Limits: c.limits, ConfigVersion: c.group.Version, OnConfig: readGroup, Handler: handler,
+		Announce: func() { client.hub.Announce(c.group.ID, wake.Changed) },
 		Options: consume.Options{
 			Handlers: o.Handlers, BatchLimit: o.BatchLimit, BatchMin: o.BatchMin, MaxBatchBytes: o.MaxBatchBytes, QueueSize: o.QueueSize, QueueMargin: o.QueueMargin,
 			TimeoutGrace: o.TimeoutGrace, RecordMargin: o.RecordMargin, StopTimeout: o.StopTimeout, PollInterval: o.PollInterval, ReleaseStale: o.ReleaseStale, MaxReclaims: c.reclaims,

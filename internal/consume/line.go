@@ -223,15 +223,22 @@ func (m *machine) recorded(r *span, keys []string) {
 	}
 }
 
-// shun marks a key in the ranges that were claimed and are not read: what they bring of it must wait, although the store did not know that when it handed them out.
+// shun marks a key in the ranges that were claimed and are not read, and in the one that a call may bring which is out: what they bring of it must wait, although
+// the store did not know that when it handed them out.
 func (m *machine) shun(key string, all bool) {
+	mark := func(keys *map[string]bool) {
+		if *keys == nil {
+			*keys = make(map[string]bool)
+		}
+		(*keys)[key] = (*keys)[key] || all
+	}
 	for _, x := range m.spans {
 		if !x.read && !x.gone {
-			if x.shun == nil {
-				x.shun = make(map[string]bool)
-			}
-			x.shun[key] = x.shun[key] || all
+			mark(&x.shun)
 		}
+	}
+	if m.calls.out || m.calls.inDoubt != nil {
+		mark(&m.calls.shun)
 	}
 }
 

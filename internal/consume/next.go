@@ -227,6 +227,7 @@ func (m *machine) failed(c *call, err error, unknown bool, now instant) {
 		m.calls.inDoubt = c
 		return
 	}
+	m.calls.shun = nil
 	m.putBack(c, now)
 }
 
@@ -335,8 +336,7 @@ func (m *machine) settled(c *call, held *delivery.Held, sent, now instant) {
 			again.deliveries = append(again.deliveries, d)
 			continue
 		}
-		m.counts.LeaseLost++
-		m.event(Event{Code: diag.LeaseLost, Kind: KindLeaseLost, Message: d.ID}, now)
+		m.loseDelivery(d, now)
 		m.acknowledge(d.parcel, 1)
 	}
 	for _, p := range c.released {
@@ -358,6 +358,7 @@ func (m *machine) settled(c *call, held *delivery.Held, sent, now instant) {
 		p.giveBack = m.stop.phase != active || m.look.paused || c.req.Solo
 		m.parcels = append(m.parcels, p)
 	}
+	m.calls.shun = nil
 	m.putBack(again, now)
 }
 

@@ -84,13 +84,14 @@ func (m *machine) parcelRead(p *parcel, msgs []delivery.Message, now instant) {
 			it.state = msgFinished
 			o := delivery.Outcome{ID: it.ID, Kind: delivery.Dead, Attempt: it.Attempt, Reason: delivery.Exhausted, Error: diedAlone, Solo: it.Solo}
 			m.died(&task{parcel: p, i: i, policy: policy, failures: it.Attempt}, &o, now, textError(diedAlone))
-			m.settleItem(p, pending{Outcome: o})
-			if it.Order == delivery.Ordered && m.limits.Park {
+			o.Key, o.Order = it.message.Key, it.Order
+			if o.Parks = m.departs(&o) == failed; o.Parks {
 				if parked == nil {
 					parked = make(map[string]bool)
 				}
-				parked[it.message.Key] = true
+				parked[o.Key] = true
 			}
+			m.settleItem(p, pending{Outcome: o})
 			continue
 		}
 		switch {
@@ -236,7 +237,7 @@ func (m *machine) finishParcel(t *task, now instant, v *verdict) {
 		return
 	}
 	it.state = msgFinished
-	o := pending{Outcome: delivery.Outcome{ID: it.ID, Kind: delivery.Succeeded, Attempt: it.Attempt}}
+	o := pending{Outcome: delivery.Outcome{ID: it.ID, Kind: delivery.Succeeded, Attempt: it.Attempt, Key: it.message.Key, Order: it.Order}}
 	switch {
 	case v == nil:
 		m.settleItem(p, o)
@@ -250,6 +251,7 @@ func (m *machine) finishParcel(t *task, now instant, v *verdict) {
 	default:
 		o.Outcome, o.due = m.outcome(t, it.ID, it.Solo, now, v)
 		o.Order = it.Order
+		o.Parks = o.Kind == delivery.Dead && m.departs(&o.Outcome) == failed
 		m.settleItem(p, o)
 	}
 	if it.Order != "" && !p.solo {

@@ -202,6 +202,7 @@ func (m *machine) finishSpan(t *task, now instant, v *verdict) {
 		o, due := m.outcome(t, r.msgs[t.i].ID, false, now, v)
 		o.Order = order
 		how = m.departs(&o)
+		o.Parks = how == failed && o.Kind == delivery.Dead
 		if !r.gone {
 			r.outcomes = append(r.outcomes, pending{o, due})
 		}

@@ -36,6 +36,7 @@ type calls struct {
 	flushAt int64
 	watchAt int64
 	lastOK  instant
+	shun    map[string]bool // for the range that the call which is out may bring; see span.shun
 	lastErr diag.Code
 }
 
@@ -154,6 +155,11 @@ func (m *machine) addResults(c *call, now instant) bool {
 	// What waits to be recorded goes with any call that is made.
 	c.deliveries, c.freed = m.results, m.freed
 	req.Freed = m.freed
+	for _, r := range m.spans {
+		if r.keyed && !r.gone && !r.giveBack && r.stale == notStale {
+			req.Holds = append(req.Holds, r.ref.Token)
+		}
+	}
 	c.keyed = len(c.partials)+len(c.freed) > 0 || slices.ContainsFunc(c.recorded, func(r *span) bool { return r.keyed })
 	for _, d := range m.results {
 		o := d.Outcome
@@ -258,6 +264,7 @@ func (m *machine) applied(c *call, reply *delivery.WorkReply, now instant) {
 		m.fx.announce, m.fx.any = true, true
 	}
 	m.handOut(c, reply, now)
+	m.calls.shun = nil
 	if m.queued > 0 {
 		m.wake(len(m.slots) - m.running) // a slot may have been kept for a delivery
 	}
@@ -315,6 +322,7 @@ func (m *machine) adopt(r *delivery.Range, sent, now instant) {
 		m.counts.Reclaimed++
 	}
 	s := m.newSpan(r, sent)
+	s.shun, m.calls.shun = m.calls.shun, nil
 	m.spans = append(m.spans, s)
 	if m.stop.phase != active || m.look.paused {
 		s.giveBack = true
@@ -363,13 +371,22 @@ func (m *machine) settleRanges(c *call, lost []delivery.RangeRef, now instant) {
 func (m *machine) settleDeliveries(c *call, lost []int64, now instant) {
 	for _, d := range c.deliveries {
 		if slices.Contains(lost, d.ID) {
-			m.counts.LeaseLost++
-			m.event(Event{Code: diag.LeaseLost, Kind: KindLeaseLost, Message: d.ID}, now)
+			m.loseDelivery(d, now)
 		}
 		m.acknowledge(d.parcel, 1)
 	}
 	for _, p := range c.released {
 		m.dropParcel(p)
+	}
+}
+
+// loseDelivery tells of a delivery that is not ours any longer. It may be gone because its handler's transaction ended it, so who waits for its key is woken.
+func (m *machine) loseDelivery(d deliveryDone, now instant) {
+	m.counts.LeaseLost++
+	m.event(Event{Code: diag.LeaseLost, Kind: KindLeaseLost, Message: d.ID}, now)
+	if d.Order != "" && d.Key != "" {
+		m.freed = append(m.freed, d.Key)
+		m.flushSoon()
 	}
 }
 

@@ -110,6 +110,7 @@ type Outcome struct {
 	Error   string        // what the handler said, bounded and valid UTF-8
 	Key     string        // the message's; "": none
 	Order   KeyOrder      // Exclusive or Ordered if it holds its key; else ""
+	Parks   bool          // for Dead: its key's ordered successors wait until an operator decides
 	Solo    bool          // the retry must run alone (kept from the delivery)
 }
 
@@ -153,7 +154,10 @@ type WorkRequest struct {
 	Deliveries []DeliveryResult
 	Surrenders []Surrender
 	Partials   []Partial
-	// Freed are keys of deliveries that ended with their handler's transaction, outside the group's lock: who waits for them is woken.
+	// Holds are the tokens of open ranges whose keys the caller keeps in line itself: at a claim of a higher range they do not hold a key against it. By token and not by instance, because the caller may not know
+	// of a range whose confirmation was lost.
+	Holds []Token
+	// Freed are keys of deliveries that ended with their handler's transaction, outside the group's lock, or that were found gone: who waits for them is woken.
 	Freed   []string
 	Stale   []RangeRef    // too little lease remained; the coming expiry is excused
 	Release []DeliveryRef // deliveries handed back unstarted, uncounted: due at once, or waiting if they hold a key
