@@ -55,6 +55,7 @@ func arrows() []allowed {
 		{"internal/pgtest", []string{"internal/pgserver", "internal/schema", "internal/diag"}, []string{pgx, uuid}},
 		{"internal/storetest", []string{"internal/consume", "internal/delivery", "internal/diag"}, []string{uuid, gocmp, rapid}},
 		{"internal/ledger", nil, []string{uuid}},
+		{"internal/reference", nil, nil},
 		{"internal/archtest", nil, nil},
 		{"model", nil, nil},
 
@@ -70,7 +71,7 @@ func arrows() []allowed {
 
 // pure are the packages that compile without a database driver, through whatever they import.
 func pure() []string {
-	return []string{"internal/consume", "internal/delivery", "internal/diag", "internal/ledger"}
+	return []string{"internal/consume", "internal/delivery", "internal/diag", "internal/ledger", "internal/reference"}
 }
 
 // matches reports whether a pattern of the table means the package.
@@ -146,6 +147,7 @@ func TestArrowsThatMustNotBe(t *testing.T) {
 		{"internal/diag", own("internal/delivery"), false},
 		{"internal/ledger", pgx, false},
 		{"internal/ledger", own("internal/store"), false},
+		{"internal/reference", own("internal/delivery"), false},
 		{"internal/store", own("internal/consume"), false},
 		{"internal/store", modulePath, false},
 		{"internal/wake", own("internal/manager"), false},
@@ -228,7 +230,7 @@ func linked(t *testing.T, pkg string) []string {
 // unwantedLink says why a program that uses the library should not link a package; "" if it may.
 func unwantedLink(pkg string) string {
 	if own, ok := ownPackage(pkg); ok {
-		for _, p := range []string{"internal/pgserver", "internal/pgtest", "internal/storetest", "internal/chaos", "internal/ledger", "internal/archtest", "cmd", "examples", "bench"} {
+		for _, p := range []string{"internal/pgserver", "internal/pgtest", "internal/storetest", "internal/chaos", "internal/ledger", "internal/reference", "internal/archtest", "cmd", "examples", "bench"} {
 			if matches(p+"/...", own) {
 				return "it is for tests and programs"
 			}
