@@ -77,7 +77,12 @@ func (h *harness) ExpireAll(t testing.TB, group int) {
 }
 
 func (h *harness) DueAll(t testing.TB, group int) {
-	h.in.sql(t, `update {schema}.delivery set due_at = clock_timestamp() - interval '1 second' where group_id = $1 and state = 'pending'`, group)
+	// One moment for all: what is due at once is handed out in order of id.
+	h.in.sql(t, `update {schema}.delivery set due_at = (select clock_timestamp()) - interval '1 second' where group_id = $1 and state = 'pending'`, group)
+}
+
+func (h *harness) FinishDelivery(t testing.TB, group int, id int64) {
+	h.in.sql(t, `select {schema}.finish_tx($1, $2, d.token, true) from {schema}.delivery d where d.group_id = $1 and d.message_id = $2 and d.state = 'running'`, group, id)
 }
 
 func (h *harness) SetPaused(t testing.TB, group int, paused bool) {
@@ -118,17 +123,18 @@ func (h *harness) State(t testing.TB, group int) storetest.State {
 	for _, claimed := range collect(t, h, `select claimed from {schema}.cursor where group_id = $1 order by seq desc limit 1`, group, pgx.RowTo[int64]) {
 		s.Claimed = claimed
 	}
-	s.Claims = collect(t, h, `select low, high, token, reclaims, stale, excused, expires_at <= clock_timestamp() from {schema}.claim where group_id = $1 order by low`, group,
+	s.Claims = collect(t, h, `select low, high, token, reclaims, stale, excused, expires_at <= clock_timestamp(), coalesce(cardinality(key_hashes), 0) from {schema}.claim where group_id = $1 order by low`, group,
 		func(row pgx.CollectableRow) (c storetest.Claim, err error) {
-			return c, row.Scan(&c.Low, &c.High, &c.Token, &c.Reclaims, &c.Stale, &c.Excused, &c.Expired)
+			return c, row.Scan(&c.Low, &c.High, &c.Token, &c.Reclaims, &c.Stale, &c.Excused, &c.Expired, &c.Keys)
 		})
-	s.Deliveries = collect(t, h, `select message_id, state = 'running', attempt, solo, coalesce(last_error, '') from {schema}.delivery where group_id = $1 order by message_id`, group,
+	s.Deliveries = collect(t, h, `select message_id, state = 'running', state = 'waiting', attempt, solo, coalesce(last_error, ''),
+		case when key_hash is null then '' when ordered then 'ordered' else 'exclusive' end, out_of_order from {schema}.delivery where group_id = $1 order by message_id`, group,
 		func(row pgx.CollectableRow) (d storetest.Delivery, err error) {
-			return d, row.Scan(&d.ID, &d.Running, &d.Attempt, &d.Solo, &d.Error)
+			return d, row.Scan(&d.ID, &d.Running, &d.Waiting, &d.Attempt, &d.Solo, &d.Error, &d.Order, &d.OutOfOrder)
 		})
-	s.Dead = collect(t, h, `select message_id, reason, coalesce(error, ''), attempts, payload, coalesce(message_key, '') from {schema}.dead_letter where group_id = $1 order by message_id`, group,
+	s.Dead = collect(t, h, `select message_id, reason, coalesce(error, ''), attempts, payload, coalesce(message_key, ''), parks is not null from {schema}.dead_letter where group_id = $1 order by message_id`, group,
 		func(row pgx.CollectableRow) (d storetest.DeadLetter, err error) {
-			return d, row.Scan(&d.ID, &d.Reason, &d.Error, &d.Attempts, &d.Payload, &d.Key)
+			return d, row.Scan(&d.ID, &d.Reason, &d.Error, &d.Attempts, &d.Payload, &d.Key, &d.Parks)
 		})
 	s.Done = collect(t, h, `select message_id from {schema}.done where group_id = $1 order by message_id`, group, pgx.RowTo[int64])
 	s.Attempts = collect(t, h, `select message_id, attempt, kind, coalesce(error, '') from {schema}.attempt where group_id = $1 order by id`, group,

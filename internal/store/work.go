@@ -1,10 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,15 +19,16 @@ import (
 // The request and the reply of the procedure work, as they travel.
 type (
 	wireOutcome struct {
-		ID      int64           `json:"id"`
-		Token   *delivery.Token `json:"token,omitempty"`
-		Kind    delivery.Kind   `json:"kind"`
-		Attempt int             `json:"attempt"`
-		DueMS   float64         `json:"due_ms"`
-		Reason  delivery.Reason `json:"reason,omitempty"`
-		Error   *string         `json:"error,omitempty"`
-		Key     string          `json:"key,omitempty"`
-		Solo    bool            `json:"solo,omitempty"`
+		ID      int64             `json:"id"`
+		Token   *delivery.Token   `json:"token,omitempty"`
+		Kind    delivery.Kind     `json:"kind"`
+		Attempt int               `json:"attempt"`
+		DueMS   float64           `json:"due_ms"`
+		Reason  delivery.Reason   `json:"reason,omitempty"`
+		Error   *string           `json:"error,omitempty"`
+		Key     string            `json:"key,omitempty"`
+		Order   delivery.KeyOrder `json:"key_order,omitempty"`
+		Solo    bool              `json:"solo,omitempty"`
 	}
 	wireRange struct {
 		Low      int64          `json:"low"`
@@ -33,6 +36,7 @@ type (
 		Prefix   int64          `json:"prefix"` // 0 is a prefix like another
 		Done     []int64        `json:"done,omitempty"`
 		Outcomes []wireOutcome  `json:"outcomes,omitempty"`
+		Keys     []string       `json:"keys,omitempty"`
 	}
 	wireRelease struct {
 		ID    int64          `json:"id"`
@@ -47,6 +51,8 @@ type (
 		Results       []wireRange     `json:"results,omitempty"`
 		Deliveries    []wireOutcome   `json:"deliveries,omitempty"`
 		Surrenders    []wireRange     `json:"surrenders,omitempty"`
+		Partials      []wireRange     `json:"partials,omitempty"`
+		Freed         []string        `json:"freed,omitempty"`
 		Stale         []wireRange     `json:"stale,omitempty"`
 		Release       []wireRelease   `json:"release,omitempty"`
 		RangeToken    *delivery.Token `json:"range_token,omitempty"`
@@ -59,9 +65,17 @@ type (
 		DeliveryToken *delivery.Token `json:"delivery_token,omitempty"`
 		Retries       int             `json:"retries"`
 		Solo          bool            `json:"solo"`
+		Followers     int             `json:"followers"`
 		LookExpired   bool            `json:"look_expired"`
 		MarginsMS     int64           `json:"margins_ms"`
 		Free          int             `json:"free"`
+	}
+	wireClaimed struct {
+		ID         int64             `json:"id"`
+		Attempt    int               `json:"attempt"`
+		Solo       bool              `json:"solo"`
+		Order      delivery.KeyOrder `json:"key_order"`
+		OutOfOrder bool              `json:"out_of_order"`
 	}
 	wireReply struct {
 		Gone           bool            `json:"gone"`
@@ -73,28 +87,28 @@ type (
 		Lost           []wireRange     `json:"lost"`
 		LostDeliveries []int64         `json:"lost_deliveries"`
 		Range          *struct {
-			Low      int64   `json:"low"`
-			High     int64   `json:"high"`
-			Reclaims int     `json:"reclaims"`
-			Stale    int     `json:"stale"`
-			Again    bool    `json:"again"`
-			Done     []int64 `json:"done"`
+			Low      int64             `json:"low"`
+			High     int64             `json:"high"`
+			Reclaims int               `json:"reclaims"`
+			Stale    int               `json:"stale"`
+			Again    bool              `json:"again"`
+			Done     []int64           `json:"done"`
+			Keyed    bool              `json:"keyed"`
+			KeyOrder delivery.KeyOrder `json:"key_order"`
 		} `json:"range"`
-		Deliveries []struct {
-			ID      int64 `json:"id"`
-			Attempt int   `json:"attempt"`
-			Solo    bool  `json:"solo"`
-		} `json:"deliveries"`
-		BrokenUp      int      `json:"broken_up"`
-		Floor         *int64   `json:"floor"`
-		More          bool     `json:"more"`
-		Claimed       *int64   `json:"claimed"`
-		LostFrom      *int64   `json:"lost_from"`
-		LostTo        *int64   `json:"lost_to"`
-		LimitedMS     *float64 `json:"limited_ms"`
-		NextDueMS     *float64 `json:"next_due_ms"`
-		NextSoloDueMS *float64 `json:"next_solo_due_ms"`
-		NextExpiryMS  *float64 `json:"next_expiry_ms"`
+		Deliveries    []wireClaimed `json:"deliveries"`
+		Lines         []wireClaimed `json:"lines"` // those with a key
+		Woken         int           `json:"woken"`
+		BrokenUp      int           `json:"broken_up"`
+		Floor         *int64        `json:"floor"`
+		More          bool          `json:"more"`
+		Claimed       *int64        `json:"claimed"`
+		LostFrom      *int64        `json:"lost_from"`
+		LostTo        *int64        `json:"lost_to"`
+		LimitedMS     *float64      `json:"limited_ms"`
+		NextDueMS     *float64      `json:"next_due_ms"`
+		NextSoloDueMS *float64      `json:"next_solo_due_ms"`
+		NextExpiryMS  *float64      `json:"next_expiry_ms"`
 	}
 )
 
@@ -108,7 +122,7 @@ func wireOutcomes(outcomes []delivery.Outcome) (wire []wireOutcome, dead bool) {
 }
 
 func wireOf(o *delivery.Outcome) wireOutcome {
-	w := wireOutcome{ID: o.ID, Kind: o.Kind, Attempt: o.Attempt, DueMS: float64(o.DueIn) / float64(time.Millisecond), Reason: o.Reason, Key: o.Key, Solo: o.Solo}
+	w := wireOutcome{ID: o.ID, Kind: o.Kind, Attempt: o.Attempt, DueMS: float64(o.DueIn) / float64(time.Millisecond), Reason: o.Reason, Key: o.Key, Order: o.Order, Solo: o.Solo}
 	if o.Error != "" {
 		w.Error = &o.Error
 	}
@@ -122,7 +136,7 @@ func some(t delivery.Token) *delivery.Token {
 	return &t
 }
 
-// Work records and hands out, in one transaction under the group's lock. It commits without waiting for the disk unless a dead letter is written.
+// Work records and hands out, in one transaction under the group's lock. It commits without waiting for the disk unless a dead letter is written or a key is touched.
 func (s *Store) Work(ctx context.Context, req *delivery.WorkRequest) (*delivery.WorkReply, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
@@ -131,7 +145,7 @@ func (s *Store) Work(ctx context.Context, req *delivery.WorkRequest) (*delivery.
 		Group: req.Group, Stream: req.Stream, Instance: req.Instance, ConfigVersion: req.ConfigVersion,
 		RangeToken: some(req.RangeToken), MaxMessages: req.MaxMessages, MaxBytes: req.MaxBytes,
 		TakeOver: req.TakeOver, Floor: req.Floor, RestToken: some(req.RestToken), PartMax: req.PartMax,
-		DeliveryToken: some(req.DeliveryToken), Retries: req.Retries, Solo: req.Solo, LookExpired: req.LookExpired,
+		DeliveryToken: some(req.DeliveryToken), Retries: req.Retries, Solo: req.Solo, Followers: req.Followers, Freed: req.Freed, LookExpired: req.LookExpired,
 		MarginsMS: req.Margins.Milliseconds(), Free: req.Free,
 	}
 	for i := range req.Results {
@@ -152,6 +166,12 @@ func (s *Store) Work(ctx context.Context, req *delivery.WorkRequest) (*delivery.
 		outcomes, dead := wireOutcomes(r.Outcomes)
 		wire.Durable = wire.Durable || dead
 		wire.Surrenders = append(wire.Surrenders, wireRange{Low: r.Low, Token: r.Token, Prefix: r.Prefix, Done: r.Done, Outcomes: outcomes})
+	}
+	for i := range req.Partials {
+		r := &req.Partials[i]
+		outcomes, dead := wireOutcomes(r.Outcomes)
+		wire.Durable = wire.Durable || dead
+		wire.Partials = append(wire.Partials, wireRange{Low: r.Low, Token: r.Token, Prefix: r.Prefix, Done: r.Done, Outcomes: outcomes, Keys: r.Keys})
 	}
 	for _, r := range req.Stale {
 		wire.Stale = append(wire.Stale, wireRange{Low: r.Low, Token: r.Token})
@@ -184,7 +204,7 @@ func replyOf(req *delivery.WorkRequest, got *wireReply) *delivery.WorkReply {
 	ceiling := time.Duration(got.CeilingMS) * time.Millisecond
 	reply := &delivery.WorkReply{
 		Gone: got.Gone, Paused: got.Paused, Epoch: got.Epoch, ConfigVersion: got.ConfigVersion, LostDeliveries: got.LostDeliveries,
-		BrokenUp: got.BrokenUp, Floor: req.Floor, More: got.More,
+		BrokenUp: got.BrokenUp, Floor: req.Floor, More: got.More, Woken: got.Woken,
 		NextDue: wait(got.NextDueMS), NextSoloDue: wait(got.NextSoloDueMS), NextExpiry: wait(got.NextExpiryMS),
 	}
 	if got.LimitedMS != nil {
@@ -207,12 +227,16 @@ func replyOf(req *delivery.WorkRequest, got *wireReply) *delivery.WorkReply {
 	}
 	if r := got.Range; r != nil {
 		reply.Range = &delivery.Range{Low: r.Low, High: r.High, Token: req.RangeToken, Reclaims: r.Reclaims, Stale: r.Stale, Again: r.Again, Done: r.Done,
-			Lease: req.Margins + ceiling, Ceiling: ceiling}
+			Lease: req.Margins + ceiling, Ceiling: ceiling, Keyed: r.Keyed}
+		if r.Keyed {
+			reply.Range.KeyOrder = r.KeyOrder
+		}
 	}
-	for _, d := range got.Deliveries {
+	for _, d := range append(got.Deliveries, got.Lines...) {
 		reply.Deliveries = append(reply.Deliveries, delivery.Claimed{ID: d.ID, Token: req.DeliveryToken, Attempt: d.Attempt, Solo: d.Solo,
-			Lease: req.Margins + ceiling, Ceiling: ceiling})
+			Lease: req.Margins + ceiling, Ceiling: ceiling, Order: d.Order, OutOfOrder: d.OutOfOrder})
 	}
+	slices.SortFunc(reply.Deliveries, func(a, b delivery.Claimed) int { return cmp.Compare(a.ID, b.ID) })
 	return reply
 }
 
@@ -242,7 +266,7 @@ func (s *Store) Held(ctx context.Context, group int, tokens []delivery.Token) (*
 		var r delivery.Range
 		var ceiling int64
 		var left float64
-		if err := rows.Scan(&r.Low, &r.High, &r.Token, &r.Reclaims, &r.Stale, &ceiling, &left, &r.Done); err != nil {
+		if err := rows.Scan(&r.Low, &r.High, &r.Token, &r.Reclaims, &r.Stale, &ceiling, &left, &r.Done, &r.Keyed, &r.KeyOrder); err != nil {
 			rows.Close()
 			return nil, ClassifyNoEffect("look at leases of", object, err)
 		}
@@ -261,7 +285,7 @@ func (s *Store) Held(ctx context.Context, group int, tokens []delivery.Token) (*
 		var c delivery.Claimed
 		var ceiling int64
 		var left float64
-		if err := rows.Scan(&c.ID, &c.Token, &c.Attempt, &c.Solo, &ceiling, &left); err != nil {
+		if err := rows.Scan(&c.ID, &c.Token, &c.Attempt, &c.Solo, &ceiling, &left, &c.Order, &c.OutOfOrder); err != nil {
 			rows.Close()
 			return nil, ClassifyNoEffect("look at leases of", object, err)
 		}

@@ -24,15 +24,19 @@ type Claim struct {
 	Token            delivery.Token
 	Reclaims, Stale  int
 	Excused, Expired bool
+	Keys             int // that it holds
 }
 
 // Delivery is a message off the main line.
 type Delivery struct {
-	ID      int64
-	Running bool
-	Attempt int
-	Solo    bool
-	Error   string
+	ID         int64
+	Running    bool
+	Waiting    bool // for its key
+	Attempt    int
+	Solo       bool
+	Error      string
+	Order      delivery.KeyOrder // Exclusive, Ordered or ""
+	OutOfOrder bool
 }
 
 // DeadLetter is a delivery whose attempts ended.
@@ -43,6 +47,7 @@ type DeadLetter struct {
 	Attempts int
 	Payload  []byte
 	Key      string
+	Parks    bool // its key
 }
 
 // AttemptRow is an attempt that did not succeed.
@@ -74,6 +79,8 @@ type Harness interface {
 	SetConfig(t testing.TB, group int, config []byte, ceiling time.Duration)
 	// Seek moves the group so that it goes on behind this id: the epoch is raised, its claims are deleted.
 	Seek(t testing.TB, group int, claimed int64)
+	// FinishDelivery removes a running delivery as the transaction of a handler does, without the group's lock.
+	FinishDelivery(t testing.TB, group int, id int64)
 	// Drop deletes the group.
 	Drop(t testing.TB, group int)
 	State(t testing.TB, group int) State
@@ -102,6 +109,10 @@ func (h memoryHarness) Redact(_ testing.TB, stream int, ids ...int64) { h.m.Reda
 func (h memoryHarness) Retain(_ testing.TB, stream int, first int64)  { h.m.Retain(stream, first) }
 func (h memoryHarness) ExpireAll(_ testing.TB, group int)             { h.m.ExpireAll(group) }
 func (h memoryHarness) DueAll(_ testing.TB, group int)                { h.m.DueAll(group) }
+
+func (h memoryHarness) FinishDelivery(_ testing.TB, group int, id int64) {
+	h.m.FinishDelivery(group, id)
+}
 
 func (h memoryHarness) SetPaused(_ testing.TB, group int, paused bool) { h.m.SetPaused(group, paused) }
 

@@ -30,7 +30,7 @@ func (g *group) room(req *delivery.WorkRequest, now time.Time) *room {
 		r.start, r.free = *config.MaxRunning, int64(req.Free)
 		for _, c := range g.claims {
 			if c.expires.After(now) {
-				r.start -= min(c.messages, c.high-c.low)
+				r.start -= c.most()
 			}
 		}
 		for _, d := range g.deliveries {
@@ -51,6 +51,14 @@ func (g *group) room(req *delivery.WorkRequest, now time.Time) *room {
 		r.start = min(r.start, int64(g.tokens))
 	}
 	return r
+}
+
+// most is how many messages the range may hold.
+func (c *claim) most() int64 {
+	if c.messages < 0 {
+		return c.high - c.low
+	}
+	return c.messages
 }
 
 func (r *room) most() int64 { return min(r.start, r.free) }

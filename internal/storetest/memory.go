@@ -48,7 +48,7 @@ type group struct {
 	claimed     int64
 	claims      []*claim // by low
 	deliveries  map[int64]*row
-	dead        []DeadLetter
+	dead        []letter // by id
 	done        map[int64]bool
 	attempts    []AttemptRow
 	alive       map[uuid.UUID]time.Time
@@ -66,19 +66,56 @@ type claim struct {
 	stale          int
 	excused, again bool
 	instance       uuid.UUID
-	messages       int64
+	messages       int64              // -1: at most high - low
+	keys           []string           // that its exclusive and ordered messages hold
+	keyOrder       *delivery.KeyOrder // the group's at the claim; nil: each message's
 }
 
 type row struct {
-	id      int64
-	running bool
-	due     time.Time
-	attempt int
-	solo    bool
-	token   delivery.Token
-	expires time.Time
-	ceiling time.Duration
-	err     string
+	id         int64
+	running    bool
+	waiting    bool // for its key
+	due        time.Time
+	attempt    int
+	solo       bool
+	token      delivery.Token
+	expires    time.Time
+	ceiling    time.Duration
+	err        string
+	key        string // of an exclusive or ordered one, else ""
+	ordered    bool
+	outOfOrder bool
+}
+
+type letter struct {
+	DeadLetter
+	parks string // the key that it parks; "": none
+}
+
+// order says how the delivery waits for those of its key.
+func (d *row) order() delivery.KeyOrder {
+	switch {
+	case d.key == "":
+		return ""
+	case d.ordered:
+		return delivery.Ordered
+	default:
+		return delivery.Exclusive
+	}
+}
+
+// giveBack takes the delivery from its holder.
+func (d *row) giveBack(due time.Time) {
+	d.running, d.token, d.expires, d.ceiling, d.due = false, delivery.Token{}, time.Time{}, 0, due
+}
+
+// put adds a delivery, unless there is one for the message.
+func (g *group) put(d *row) bool {
+	if g.deliveries[d.id] != nil {
+		return false
+	}
+	g.deliveries[d.id] = d
+	return true
 }
 
 var _ consume.Store = (*Memory)(nil)
@@ -253,8 +290,17 @@ func (m *Memory) DueAll(groupID int) {
 	defer m.mu.Unlock()
 	past := time.Now().Add(-time.Millisecond)
 	for _, d := range m.groups[groupID-1].deliveries {
-		d.due = past
+		if !d.running && !d.waiting {
+			d.due = past
+		}
 	}
+}
+
+// FinishDelivery removes a running delivery, as the transaction of a handler does.
+func (m *Memory) FinishDelivery(groupID int, id int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.groups[groupID-1].deliveries, id)
 }
 
 // State shows what a group's tables hold.
@@ -263,14 +309,18 @@ func (m *Memory) State(groupID int) State {
 	defer m.mu.Unlock()
 	g := m.groups[groupID-1]
 	now := time.Now()
-	st := State{Claimed: g.claimed, Dead: slices.Clone(g.dead), Attempts: slices.Clone(g.attempts)}
+	st := State{Claimed: g.claimed, Attempts: slices.Clone(g.attempts)}
+	for _, d := range g.dead {
+		d.Parks = d.parks != ""
+		st.Dead = append(st.Dead, d.DeadLetter)
+	}
 	for _, c := range g.claims {
 		st.Claims = append(st.Claims, Claim{
-			Low: c.low, High: c.high, Token: c.token, Reclaims: c.reclaims, Stale: c.stale, Excused: c.excused, Expired: !c.expires.After(now),
+			Low: c.low, High: c.high, Token: c.token, Reclaims: c.reclaims, Stale: c.stale, Excused: c.excused, Expired: !c.expires.After(now), Keys: len(c.keys),
 		})
 	}
 	for _, d := range g.deliveries {
-		st.Deliveries = append(st.Deliveries, Delivery{ID: d.id, Running: d.running, Attempt: d.attempt, Solo: d.solo, Error: d.err})
+		st.Deliveries = append(st.Deliveries, Delivery{ID: d.id, Running: d.running, Waiting: d.waiting, Attempt: d.attempt, Solo: d.solo, Error: d.err, Order: d.order(), OutOfOrder: d.outOfOrder})
 	}
 	slices.SortFunc(st.Deliveries, func(a, b Delivery) int { return cmp.Compare(a.ID, b.ID) })
 	for id := range g.done {
@@ -362,7 +412,7 @@ func (m *Memory) Held(ctx context.Context, groupID int, tokens []delivery.Token)
 		for _, id := range sortedKeys(g.deliveries) {
 			if d := g.deliveries[id]; d.running && slices.Contains(tokens, d.token) {
 				held.Deliveries = append(held.Deliveries, delivery.Claimed{
-					ID: id, Token: d.token, Attempt: d.attempt, Solo: d.solo, Lease: d.expires.Sub(now), Ceiling: d.ceiling,
+					ID: id, Token: d.token, Attempt: d.attempt, Solo: d.solo, Lease: d.expires.Sub(now), Ceiling: d.ceiling, Order: d.order(), OutOfOrder: d.outOfOrder,
 				})
 			}
 		}

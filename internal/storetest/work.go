@@ -39,44 +39,54 @@ func (m *Memory) work(req *delivery.WorkRequest, now time.Time) *delivery.WorkRe
 	if g.version > req.ConfigVersion {
 		reply.Config = g.config
 	}
+	k := g.keyWork(now)
 	// 1. Ranges: the row with the token decides.
 	for _, r := range req.Results {
-		at := g.claimAt(r.RangeRef)
+		at := g.claimAt(r.RangeRef, -1)
 		if at < 0 {
 			reply.LostRanges = append(reply.LostRanges, r.RangeRef)
 			continue
 		}
 		c := g.claims[at]
-		g.settle(s, r.Outcomes, now)
+		g.settle(s, k, c.low, r.Outcomes)
 		g.clearDone(c.low, c.high)
 		g.claims = slices.Delete(g.claims, at, at+1)
+		k.free(c.keys...)
 	}
 	// 2. Deliveries, likewise.
 	for _, r := range req.Deliveries {
-		g.recordDelivery(s, r, now, reply)
+		g.recordDelivery(s, k, r, reply)
 	}
 	// 3. What is given back.
-	g.giveBack(s, req, now, reply)
+	g.recordPartials(s, k, req, reply)
+	g.giveBack(s, k, req, reply)
+	k.free(req.Freed...)
 	if !g.paused {
 		// 4. Deliveries, within the group's limits.
+		if req.LookExpired {
+			g.expire(k)
+		}
+		k.wake()
 		room := g.room(req, now)
-		g.handDeliveries(req, now, reply, room)
+		g.handDeliveries(req, k, reply, room)
 		// 5. Expired ranges.
 		reply.Floor = req.Floor
 		if req.TakeOver {
-			g.takeOver(s, req, now, reply, room)
+			g.takeOver(s, req, k, reply, room)
 		}
 		// 6. Fresh ids.
 		if reply.Range == nil && req.RangeToken != (delivery.Token{}) {
-			g.takeFresh(s, req, now, reply, room)
+			g.takeFresh(s, req, k, reply, room)
 		} else if reply.Range != nil {
 			reply.More = true
 		}
 		reply.Limited = room.limited()
 	}
+	k.wake()
+	reply.Woken = len(k.woken)
 	reply.Claimed = g.claimed
 	for _, d := range g.deliveries {
-		if d.running {
+		if d.running || d.waiting {
 			continue
 		}
 		next := &reply.NextDue
@@ -90,8 +100,9 @@ func (m *Memory) work(req *delivery.WorkRequest, now time.Time) *delivery.WorkRe
 	return reply
 }
 
-func (g *group) claimAt(ref delivery.RangeRef) int {
-	return slices.IndexFunc(g.claims, func(c *claim) bool { return c.low == ref.Low && c.token == ref.Token })
+// claimAt finds a range by its token, at the low that the caller knows or above, because a partial record whose confirmation was lost has raised it; and only if it ends above prefix.
+func (g *group) claimAt(ref delivery.RangeRef, prefix int64) int {
+	return slices.IndexFunc(g.claims, func(c *claim) bool { return c.low >= ref.Low && c.token == ref.Token && c.high > prefix })
 }
 
 func (g *group) clearDone(low, high int64) {
@@ -102,16 +113,22 @@ func (g *group) clearDone(low, high int64) {
 	}
 }
 
-// settle writes the outcomes of messages on the main line.
-func (g *group) settle(s *stream, outcomes []delivery.Outcome, now time.Time) {
+// settle writes the outcomes of messages on the main line. What lies at or below low, or has a mark, was recorded before.
+func (g *group) settle(s *stream, k *keyWork, low int64, outcomes []delivery.Outcome) {
 	for _, o := range outcomes {
+		if o.ID <= low || g.done[o.ID] {
+			continue
+		}
 		switch o.Kind {
-		case delivery.Failed, delivery.Delayed:
-			if g.deliveries[o.ID] == nil {
-				g.deliveries[o.ID] = &row{id: o.ID, due: now.Add(o.DueIn), attempt: o.Attempt, solo: o.Solo, err: o.Error}
+		case delivery.Failed, delivery.Delayed, delivery.Waits:
+			d := &row{id: o.ID, due: k.now.Add(o.DueIn), attempt: o.Attempt, solo: o.Solo, err: o.Error}
+			if o.Order.InLine() {
+				d.key, d.ordered = o.Key, o.Order == delivery.Ordered
 			}
+			d.waiting = o.Kind == delivery.Waits && d.key != ""
+			g.put(d)
 		case delivery.Dead:
-			g.bury(s, o)
+			g.bury(s, k, o)
 		case delivery.Succeeded:
 		}
 		g.history(o)
@@ -124,17 +141,20 @@ func (g *group) history(o delivery.Outcome) {
 	}
 }
 
-func (g *group) bury(s *stream, o delivery.Outcome) {
-	d := DeadLetter{ID: o.ID, Reason: o.Reason, Error: o.Error, Attempts: o.Attempt}
+func (g *group) bury(s *stream, k *keyWork, o delivery.Outcome) {
+	d := letter{DeadLetter: DeadLetter{ID: o.ID, Reason: o.Reason, Error: o.Error, Attempts: o.Attempt}}
 	if at, ok := s.find(o.ID); ok {
 		d.Payload, d.Key = s.messages[at].Payload, s.messages[at].Key
 	}
-	g.dead = slices.DeleteFunc(g.dead, func(x DeadLetter) bool { return x.ID == o.ID })
+	if k.park && o.Order == delivery.Ordered {
+		d.parks = o.Key
+	}
+	g.dead = slices.DeleteFunc(g.dead, func(x letter) bool { return x.ID == o.ID })
 	g.dead = append(g.dead, d)
-	slices.SortFunc(g.dead, func(a, b DeadLetter) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(g.dead, func(a, b letter) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-func (g *group) recordDelivery(s *stream, r delivery.DeliveryResult, now time.Time, reply *delivery.WorkReply) {
+func (g *group) recordDelivery(s *stream, k *keyWork, r delivery.DeliveryResult, reply *delivery.WorkReply) {
 	d := g.deliveries[r.ID]
 	if d == nil || !d.running || d.token != r.Token {
 		reply.LostDeliveries = append(reply.LostDeliveries, r.ID)
@@ -144,92 +164,151 @@ func (g *group) recordDelivery(s *stream, r delivery.DeliveryResult, now time.Ti
 	case delivery.Succeeded:
 		delete(g.deliveries, r.ID)
 	case delivery.Dead:
-		g.bury(s, r.Outcome)
+		r.Key, r.Order = d.key, d.order()
+		g.bury(s, k, r.Outcome)
 		delete(g.deliveries, r.ID)
 	case delivery.Failed, delivery.Delayed:
-		*d = row{id: d.id, due: now.Add(r.DueIn), attempt: r.Attempt, solo: r.Solo, err: cmp.Or(r.Error, d.err)}
+		d.giveBack(k.now.Add(r.DueIn))
+		d.attempt, d.solo, d.err = r.Attempt, r.Solo, cmp.Or(r.Error, d.err)
+	case delivery.Waits:
+		d.giveBack(k.now)
+		d.waiting = d.key != ""
 	}
+	k.free(d.key)
 	g.history(r.Outcome)
 }
 
-func (g *group) giveBack(s *stream, req *delivery.WorkRequest, now time.Time, reply *delivery.WorkReply) {
-	for _, r := range req.Surrenders {
-		at := g.claimAt(r.RangeRef)
-		if at < 0 || g.claims[at].high <= r.Prefix {
+func (g *group) recordPartials(s *stream, k *keyWork, req *delivery.WorkRequest, reply *delivery.WorkReply) {
+	for _, r := range req.Partials {
+		at := g.claimAt(r.RangeRef, r.Prefix)
+		if at < 0 {
 			reply.LostRanges = append(reply.LostRanges, r.RangeRef)
 			continue
 		}
 		c := g.claims[at]
-		g.settle(s, r.Outcomes, now)
-		g.clearDone(c.low, r.Prefix)
-		c.low, c.token, c.expires, c.excused = max(c.low, r.Prefix), uuid.New(), now, true
-		for _, id := range r.Done {
+		g.finishPart(s, k, c, r.Prefix, r.Done, r.Outcomes)
+		c.messages = min(c.most(), c.high-c.low)
+		c.keys = slices.DeleteFunc(c.keys, func(key string) bool { return slices.Contains(r.Keys, key) })
+		k.free(r.Keys...)
+	}
+}
+
+// finishPart writes what is finished of a range that stays open: everything up to prefix, and the ids in done above it.
+func (g *group) finishPart(s *stream, k *keyWork, c *claim, prefix int64, done []int64, outcomes []delivery.Outcome) {
+	g.settle(s, k, c.low, outcomes)
+	prefix = max(prefix, c.low)
+	g.clearDone(c.low, prefix)
+	c.low = prefix
+	for _, id := range done {
+		if id > c.low && id <= c.high {
 			g.done[id] = true
 		}
 	}
+}
+
+func (g *group) giveBack(s *stream, k *keyWork, req *delivery.WorkRequest, reply *delivery.WorkReply) {
+	for _, r := range req.Surrenders {
+		at := g.claimAt(r.RangeRef, r.Prefix)
+		if at < 0 {
+			reply.LostRanges = append(reply.LostRanges, r.RangeRef)
+			continue
+		}
+		c := g.claims[at]
+		g.finishPart(s, k, c, r.Prefix, r.Done, r.Outcomes)
+		c.token, c.expires, c.excused, c.messages = uuid.New(), k.now, true, -1
+	}
 	for _, ref := range req.Stale {
-		if at := g.claimAt(ref); at >= 0 && !g.claims[at].excused {
+		if at := g.claimAt(ref, -1); at >= 0 && !g.claims[at].excused {
 			g.claims[at].stale++
 			g.claims[at].excused = true
 		}
 	}
 	for _, ref := range req.Release {
 		if d := g.deliveries[ref.ID]; d != nil && d.running && d.token == ref.Token {
-			*d = row{id: d.id, due: now, attempt: d.attempt, solo: d.solo, err: d.err}
+			d.giveBack(k.now)
+			d.waiting = d.key != ""
+			k.free(d.key)
 		}
 	}
 }
 
-func (g *group) handDeliveries(req *delivery.WorkRequest, now time.Time, reply *delivery.WorkReply, room *room) {
-	if req.LookExpired {
-		for _, d := range g.deliveries {
-			if !d.running || d.expires.After(now) {
-				continue
-			}
-			again := row{id: d.id, due: now, attempt: d.attempt, solo: true, err: d.err}
-			if d.solo {
-				again.attempt++
-				again.err = "its lease ended while it ran alone"
-			}
-			*d = again
+// expire gives back the deliveries whose lease ended. Those behind another in the line of a key had not started and wait; the others run alone from now on.
+func (g *group) expire(k *keyWork) {
+	var ended, behind []*row
+	for _, d := range g.deliveries {
+		if !d.running || d.expires.After(k.now) {
+			continue
 		}
+		if d.key != "" && k.any(d.key, func(b *row) bool { return b.running && b.token == d.token && b.id < d.id }) {
+			behind = append(behind, d)
+		} else {
+			ended = append(ended, d)
+		}
+		k.free(d.key)
 	}
+	for _, d := range behind {
+		d.giveBack(k.now)
+		d.waiting = true
+	}
+	for _, d := range ended {
+		d.giveBack(k.now)
+		if d.solo {
+			d.attempt++
+			d.err = "its lease ended while it ran alone"
+		}
+		d.solo = true
+	}
+}
+
+func (g *group) handDeliveries(req *delivery.WorkRequest, k *keyWork, reply *delivery.WorkReply, room *room) {
 	if req.DeliveryToken == (delivery.Token{}) {
 		return
 	}
 	var due []*row
 	for _, d := range g.deliveries {
-		if !d.running && d.solo == req.Solo && !d.due.After(now) {
+		if !d.running && !d.waiting && d.solo == req.Solo && !d.due.After(k.now) {
 			due = append(due, d)
 		}
 	}
 	slices.SortFunc(due, func(a, b *row) int { return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.id, b.id)) })
-	limit := req.Retries
+	limit, followers := req.Retries, req.Followers
 	if req.Solo {
-		limit = 1
+		limit, followers = 1, 0
 	}
 	due = due[:min(len(due), limit, int(max(room.start, 0)))]
-	room.take(int64(len(due)))
-	slices.SortFunc(due, func(a, b *row) int { return cmp.Compare(a.id, b.id) })
-	lease := req.Margins + g.ceiling
+	var handed, withKey []*row
 	for _, d := range due {
-		d.running, d.token, d.ceiling, d.expires = true, req.DeliveryToken, g.ceiling, now.Add(lease)
-		reply.Deliveries = append(reply.Deliveries, delivery.Claimed{ID: d.id, Token: d.token, Attempt: d.attempt, Solo: d.solo, Lease: lease, Ceiling: g.ceiling})
+		if d.key == "" {
+			handed = append(handed, d)
+		} else {
+			withKey = append(withKey, d)
+		}
+	}
+	handed = append(handed, k.lineUp(withKey, int(min(int64(followers), room.start-int64(len(due)))))...)
+	room.take(int64(len(handed)))
+	slices.SortFunc(handed, byID)
+	lease := req.Margins + g.ceiling
+	for _, d := range handed {
+		delete(k.woken, d.id)
+		d.running, d.waiting, d.token, d.ceiling, d.expires = true, false, req.DeliveryToken, g.ceiling, k.now.Add(lease)
+		reply.Deliveries = append(reply.Deliveries, delivery.Claimed{
+			ID: d.id, Token: d.token, Attempt: d.attempt, Solo: d.solo, Lease: lease, Ceiling: g.ceiling, Order: d.order(), OutOfOrder: d.outOfOrder,
+		})
 	}
 }
 
 // looks is how many expired ranges one call breaks up or takes over.
 const looks = 4
 
-func (g *group) takeOver(s *stream, req *delivery.WorkRequest, now time.Time, reply *delivery.WorkReply, room *room) {
+func (g *group) takeOver(s *stream, req *delivery.WorkRequest, k *keyWork, reply *delivery.WorkReply, room *room) {
 	for range looks {
-		at := slices.IndexFunc(g.claims, func(c *claim) bool { return c.low >= req.Floor && !c.expires.After(now) })
+		at := slices.IndexFunc(g.claims, func(c *claim) bool { return c.low >= req.Floor && !c.expires.After(k.now) })
 		if at < 0 {
 			break
 		}
 		c := g.claims[at]
 		if !c.excused && c.reclaims >= g.maxReclaims {
-			reply.BrokenUp += g.breakUp(s, c, now)
+			reply.BrokenUp += g.breakUp(s, k, c)
 			g.claims = slices.Delete(g.claims, at, at+1)
 			continue
 		}
@@ -242,16 +321,23 @@ func (g *group) takeOver(s *stream, req *delivery.WorkRequest, now time.Time, re
 		}
 		if mid = min(mid, c.low+min(room.most(), c.high-c.low)); mid < c.high {
 			rest := *c
-			rest.low, rest.token, rest.expires, rest.excused, rest.instance = mid, req.RestToken, now, true, req.Instance
-			c.high = mid
+			rest.low, rest.token, rest.expires, rest.excused, rest.instance, rest.messages = mid, req.RestToken, k.now, true, req.Instance, -1
+			c.high, c.messages = mid, -1
 			g.claims = slices.Insert(g.claims, at+1, &rest)
 		}
 		if !c.excused {
 			c.reclaims++
 		}
 		c.token, c.excused, c.again, c.instance = req.RangeToken, false, true, req.Instance
-		c.ceiling, c.expires = g.ceiling, now.Add(req.Margins+g.ceiling)
-		room.take(c.high - c.low)
+		c.ceiling, c.expires = g.ceiling, k.now.Add(req.Margins+g.ceiling)
+		started := c.high - c.low
+		// What was claimed as parallel stays parallel; else what lower ranges have come to hold decides anew.
+		if held := c.keys; len(held) > 0 {
+			k.take(s, c)
+			started = c.messages
+			k.free(slices.DeleteFunc(slices.Clone(held), func(key string) bool { return slices.Contains(c.keys, key) })...)
+		}
+		room.take(started)
 		reply.Range = g.handed(c)
 		reply.Range.Lease = req.Margins + g.ceiling
 		break
@@ -264,9 +350,9 @@ func (g *group) takeOver(s *stream, req *delivery.WorkRequest, now time.Time, re
 		if floor < 0 {
 			floor = c.low
 		}
-		if !c.expires.After(now) {
+		if !c.expires.After(k.now) {
 			reply.More = true
-		} else if wait := c.expires.Sub(now); c.instance != req.Instance && (reply.NextExpiry < 0 || wait < reply.NextExpiry) {
+		} else if wait := c.expires.Sub(k.now); c.instance != req.Instance && (reply.NextExpiry < 0 || wait < reply.NextExpiry) {
 			reply.NextExpiry = wait
 		}
 	}
@@ -277,7 +363,10 @@ func (g *group) takeOver(s *stream, req *delivery.WorkRequest, now time.Time, re
 }
 
 func (g *group) handed(c *claim) *delivery.Range {
-	r := &delivery.Range{Low: c.low, High: c.high, Token: c.token, Reclaims: c.reclaims, Stale: c.stale, Again: c.again, Ceiling: c.ceiling}
+	r := &delivery.Range{Low: c.low, High: c.high, Token: c.token, Reclaims: c.reclaims, Stale: c.stale, Again: c.again, Ceiling: c.ceiling, Keyed: len(c.keys) > 0}
+	if r.Keyed && c.keyOrder != nil {
+		r.KeyOrder = *c.keyOrder
+	}
 	for id := range g.done {
 		if id > c.low && id <= c.high {
 			r.Done = append(r.Done, id)
@@ -287,22 +376,28 @@ func (g *group) handed(c *claim) *delivery.Range {
 	return r
 }
 
-func (g *group) breakUp(s *stream, c *claim, now time.Time) int {
+// brokenUp is the error of deliveries that were a range.
+const brokenUp = "its range was taken over too often"
+
+func (g *group) breakUp(s *stream, k *keyWork, c *claim) int {
 	n := 0
+	if len(c.keys) > 0 {
+		n = k.alone(s, c)
+	}
 	at, _ := s.find(c.low + 1)
 	for ; at < len(s.messages) && s.messages[at].ID <= c.high; at++ {
 		msg := &s.messages[at]
 		if msg.Redacted || g.done[msg.ID] || g.deliveries[msg.ID] != nil {
 			continue
 		}
-		g.deliveries[msg.ID] = &row{id: msg.ID, due: now, solo: true, err: "its range was taken over too often"}
+		g.put(&row{id: msg.ID, due: k.now, solo: true, err: brokenUp})
 		n++
 	}
 	g.clearDone(c.low, c.high)
 	return n
 }
 
-func (g *group) takeFresh(s *stream, req *delivery.WorkRequest, now time.Time, reply *delivery.WorkReply, room *room) {
+func (g *group) takeFresh(s *stream, req *delivery.WorkRequest, k *keyWork, reply *delivery.WorkReply, room *room) {
 	if g.claimed < s.first-1 {
 		reply.LostFrom, reply.LostTo = g.claimed, s.first-1
 		g.claimed = s.first - 1
@@ -324,11 +419,16 @@ func (g *group) takeFresh(s *stream, req *delivery.WorkRequest, now time.Time, r
 		return
 	}
 	lease := req.Margins + g.ceiling
-	room.take(int64(n))
-	c := &claim{messages: int64(n), low: g.claimed, high: s.messages[at+n-1].ID, token: req.RangeToken, expires: now.Add(lease), ceiling: g.ceiling, instance: req.Instance}
+	c := &claim{messages: int64(n), low: g.claimed, high: s.messages[at+n-1].ID, token: req.RangeToken, expires: k.now.Add(lease), ceiling: g.ceiling, instance: req.Instance, keyOrder: k.order}
+	g.claimed = c.high
+	if waiting := k.take(s, c); len(waiting) > 0 && c.messages == 0 {
+		// All of it waits for its keys: there is no range to open, and more may lie behind it.
+		reply.More = true
+		return
+	}
+	room.take(c.messages)
 	g.claims = append(g.claims, c)
 	slices.SortFunc(g.claims, func(a, b *claim) int { return cmp.Compare(a.low, b.low) })
-	g.claimed = c.high
 	reply.Range = g.handed(c)
 	reply.Range.Lease = lease
 	reply.More = reply.More || at+n < len(s.messages)

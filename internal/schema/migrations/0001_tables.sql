@@ -143,8 +143,11 @@ create table {schema}.claim (
     instance   uuid not null,
     messages   integer, -- how many it holds; null: at most high - low
     key_hashes bigint[],
+    key_order  text, -- the group's own when the range was claimed; null: each message's; of no meaning without key_hashes
     primary key (group_id, low)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+-- Hashes do not compress.
+alter table {schema}.claim alter column key_hashes set storage external;
 comment on table {schema}.claim is 'Open ranges (low, high] under a lease. The row with the token is the ownership.';
 comment on column {schema}.claim.key_hashes is 'Keys that its exclusive and ordered messages hold: nobody else runs these until the range lets go of them.';
 comment on column {schema}.claim.excused is 'The coming expiry does not count towards breaking the range up: it went stale or was surrendered.';
@@ -187,9 +190,13 @@ create table {schema}.delivery (
     check ((state = 'running') = (token is not null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 comment on table {schema}.delivery is 'Messages off the main line of a group: retrying, delayed by their handler, waiting for their key.';
-create index delivery_due on {schema}.delivery (group_id, solo, due_at) where state = 'pending';
-create index delivery_key on {schema}.delivery (group_id, key_hash, message_id) where key_hash is not null;
-create index delivery_waiting on {schema}.delivery (group_id, key_hash, message_id) where state = 'waiting';
+create index delivery_due on {schema}.delivery (group_id, solo, due_at, message_id) where state = 'pending';
+-- A key can have a hundred thousand waiting messages: each question about a key finds its answer at one place. What waits: the lowest, exclusive and ordered apart.
+create index delivery_waiting on {schema}.delivery (group_id, key_hash, ordered, message_id) where state = 'waiting';
+-- What runs or retries, of which a key has few.
+create index delivery_active on {schema}.delivery (group_id, key_hash) where key_hash is not null and state <> 'waiting';
+-- What blocks the ordered ones behind it.
+create index delivery_ordered on {schema}.delivery (group_id, key_hash, message_id) where ordered;
 create index delivery_running on {schema}.delivery (group_id, expires_at) where state = 'running';
 
 create table {schema}.dead_letter (
@@ -209,8 +216,10 @@ create table {schema}.dead_letter (
     options        json,
     payload        json,
     payload_bytes  bytea,
+    parks          bigint, -- the hash of its key: an ordered one in a group that parks keys; its successors wait
     primary key (group_id, message_id)
 );
+create index dead_letter_parks on {schema}.dead_letter (group_id, parks, message_id) where parks is not null;
 comment on table {schema}.dead_letter is 'Deliveries whose automatic attempts ended, with a copy of their own.';
 
 create table {schema}.attempt (

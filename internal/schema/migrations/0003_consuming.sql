@@ -3,24 +3,26 @@
 -- transaction: yes
 -- longest lock: none that anybody waits for
 
--- Writes the outcomes, none of them a success, of messages on the main line. Under the group's lock.
-create function {schema}.settle(p_group integer, p_stream integer, p_kind text, p_instance uuid, p_now timestamptz, p_outcomes json) returns void
+-- Writes the outcomes, none of them a success, of messages on the main line. Under the group's lock. p_low is the range's; what lies at or below it was recorded before, as what has a mark was.
+create function {schema}.settle(p_group integer, p_stream integer, p_kind text, p_instance uuid, p_now timestamptz, p_low bigint, p_park boolean, p_outcomes json) returns void
 language plpgsql as $sqlstreams$
 declare
     v_dead boolean;
 begin
     -- A message whose handler committed its own transaction (finish_tx) after its attempt had been written off is done. The caller has locked the claim in an earlier statement, so a commit that was under way is seen.
-    if exists (select from {schema}.done d where d.group_id = p_group and d.message_id in (select x.id from json_to_recordset(p_outcomes) as x (id bigint))) then
+    if exists (select from {schema}.done d where d.group_id = p_group and d.message_id in (select x.id from json_to_recordset(p_outcomes) as x (id bigint)))
+       or exists (select from json_to_recordset(p_outcomes) as x (id bigint) where x.id <= p_low) then
         select json_agg(o.e) into p_outcomes from json_array_elements(p_outcomes) as o (e)
-         where not exists (select from {schema}.done d where d.group_id = p_group and d.message_id = (o.e->>'id')::bigint);
+         where (o.e->>'id')::bigint > p_low and not exists (select from {schema}.done d where d.group_id = p_group and d.message_id = (o.e->>'id')::bigint);
         if p_outcomes is null then
             return;
         end if;
     end if;
-    insert into {schema}.delivery (group_id, message_id, state, due_at, attempt, solo, message_key, last_error)
-    select p_group, x.id, 'pending', p_now + x.due_ms * interval '1 millisecond', x.attempt, coalesce(x.solo, false), x.key, x.error
-      from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, due_ms double precision, error text, solo boolean, key text)
-     where x.kind in ('retry', 'delay')
+    insert into {schema}.delivery (group_id, message_id, state, due_at, attempt, solo, message_key, key_hash, ordered, last_error)
+    select p_group, x.id, case when x.kind = 'wait' and x.key_order is not null then 'waiting' else 'pending' end, p_now + x.due_ms * interval '1 millisecond', x.attempt, coalesce(x.solo, false),
+           x.key, case when x.key_order is not null then {schema}.key_hash(x.key) end, coalesce(x.key_order = 'ordered', false), x.error
+      from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, due_ms double precision, error text, solo boolean, key text, key_order text)
+     where x.kind in ('retry', 'delay', 'wait')
     on conflict (group_id, message_id) do nothing;
     insert into {schema}.attempt (group_id, message_id, attempt, kind, error, instance)
     select p_group, x.id, x.attempt, x.kind, x.error, p_instance
@@ -28,21 +30,21 @@ begin
      where x.kind in ('retry', 'dead');
     select exists (select from json_to_recordset(p_outcomes) as x (kind text) where x.kind = 'dead') into v_dead;
     if v_dead then
-        perform {schema}.bury(p_group, p_stream, p_kind, p_outcomes);
+        perform {schema}.bury(p_group, p_stream, p_kind, p_park, p_outcomes);
     end if;
 end
 $sqlstreams$;
 
--- Writes dead letters with a copy of message and headers: from the delivery's copy if it has one, else from the log.
-create function {schema}.bury(p_group integer, p_stream integer, p_kind text, p_outcomes json) returns void
+-- Writes dead letters with a copy of message and headers: from the delivery's copy if it has one, else from the log. Those of ordered messages park their key, if the group parks keys.
+create function {schema}.bury(p_group integer, p_stream integer, p_kind text, p_park boolean, p_outcomes json) returns void
 language plpgsql as $sqlstreams$
 declare
     e      record;
     m      record;
     v_leaf bigint;
 begin
-    for e in select x.id, x.attempt, x.reason, x.error
-               from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, reason text, error text)
+    for e in select x.id, x.attempt, x.reason, x.error, case when p_park and x.key_order = 'ordered' then coalesce(x.hash, {schema}.key_hash(x.key)) end as parks
+               from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, reason text, error text, key text, key_order text, hash bigint)
               where x.kind = 'dead' order by x.id
     loop
         select d.produced_at, d.appended_at, d.scheduled_at, d.schema_version, d.message_key, d.routing_key, d.headers, d.options, d.payload, d.payload_bytes
@@ -59,18 +61,18 @@ begin
                  || ' from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id = ' || e.id into m;
         end if;
         insert into {schema}.dead_letter (group_id, message_id, reason, error, attempts, produced_at, appended_at, scheduled_at, schema_version,
-                                          message_key, routing_key, headers, options, payload, payload_bytes)
+                                          message_key, routing_key, headers, options, payload, payload_bytes, parks)
         values (p_group, e.id, e.reason, e.error, e.attempt, m.produced_at, m.appended_at, m.scheduled_at, m.schema_version,
-                m.message_key, m.routing_key, m.headers, m.options, m.payload, m.payload_bytes)
+                m.message_key, m.routing_key, m.headers, m.options, m.payload, m.payload_bytes, e.parks)
         on conflict (group_id, message_id) do update
-           set died_at = clock_timestamp(), reason = excluded.reason, error = excluded.error, attempts = excluded.attempts;
+           set died_at = clock_timestamp(), reason = excluded.reason, error = excluded.error, attempts = excluded.attempts, parks = excluded.parks;
     end loop;
 end
 $sqlstreams$;
 
--- Hands out at most p_max ids beyond the cursor: none, or those in (o_low, o_high]. Under the group's lock.
-create function {schema}.take_fresh(p_group integer, p_stream integer, p_first_id bigint, p_max integer, p_bytes bigint,
-                                    out o_low bigint, out o_high bigint, out o_more boolean, out o_claimed bigint, out o_lost_from bigint, out o_count integer)
+-- Hands out at most p_max ids beyond the cursor: none, or those in (o_low, o_high]. Under the group's lock. p_order is the group's order of keys (null: each message's); o_keyed says that there may be exclusive or ordered messages in it.
+create function {schema}.take_fresh(p_group integer, p_stream integer, p_first_id bigint, p_max integer, p_bytes bigint, p_order text,
+                                    out o_low bigint, out o_high bigint, out o_more boolean, out o_claimed bigint, out o_lost_from bigint, out o_count integer, out o_keyed boolean)
 language plpgsql as $sqlstreams$
 declare
     v_seq   bigint;
@@ -82,8 +84,11 @@ declare
     v_end   bigint;
     v_state text;
     v_whole boolean := false; -- all of one leaf: a later one may hold more
+    v_keyed text; -- whether one message holds its key
 begin
     o_more := false;
+    v_keyed := case when p_order in ('exclusive', 'ordered') then 'l.message_key is not null' when p_order is not null then 'false'
+                    else 'l.message_key is not null and l.options is not null and {schema_text}.order_of(null, l.options) is not null' end;
     select c.seq, c.claimed into v_seq, o_claimed from {schema}.cursor c where c.group_id = p_group order by c.seq desc limit 1;
     if o_claimed < p_first_id - 1 then
         -- What lay between is gone from the stream: told once, because the cursor moves on here.
@@ -94,8 +99,8 @@ begin
      where p.stream_id = p_stream and p.low <= o_claimed + 1 order by p.low desc limit 1;
     if v_state = 'active' and o_claimed + 1 < v_end then
         -- One leaf, asked by its own name: the plan locks no other, and planning over all of them would cost more than a small claim.
-        execute 'select count(*), sum(l.size), max(l.id) from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1
-             || ' and l.id <= ' || least(o_claimed + p_max, v_end - 1) into v_count, v_bytes, v_top;
+        execute 'select count(*), sum(l.size), max(l.id), bool_or(' || v_keyed || ') from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1
+             || ' and l.id <= ' || least(o_claimed + p_max, v_end - 1) into v_count, v_bytes, v_top, o_keyed;
     end if;
     if v_count is distinct from 0 and v_count is not null then
         v_whole := v_top = v_end - 1;
@@ -105,8 +110,8 @@ begin
         for v_leaf in select p.low from {schema}.partition p
                        where p.stream_id = p_stream and p.high > o_claimed + 1 and p.low <= v_head order by p.low
         loop
-            execute 'select count(*), sum(q.size), max(q.id) from (select l.id, l.size from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1
-                 || ' and l.id <= ' || v_head || ' order by l.id limit ' || p_max || ') q' into v_count, v_bytes, v_top;
+            execute 'select count(*), sum(q.size), max(q.id), bool_or(q.keyed) from (select l.id, l.size, ' || v_keyed || ' as keyed from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1
+                 || ' and l.id <= ' || v_head || ' order by l.id limit ' || p_max || ') q' into v_count, v_bytes, v_top, o_keyed;
             exit when v_count > 0;
         end loop;
         v_whole := v_top < v_head;
@@ -131,12 +136,17 @@ end
 $sqlstreams$;
 
 -- Turns an expired range that was taken over too often into solo deliveries, one a message that is there and not finished. Says how many. Under the group's lock.
-create function {schema}.break_up(p_group integer, p_stream integer, p_low bigint, p_high bigint, p_now timestamptz) returns integer
+-- If it held keys, p_keyed, the first of each key runs first.
+create function {schema}.break_up(p_group integer, p_stream integer, p_low bigint, p_high bigint, p_keyed boolean, p_order text, p_park boolean, p_now timestamptz) returns integer
 language plpgsql as $sqlstreams$
 declare
     v_leaf  bigint;
     v_count integer := 0;
+    v_keyed integer := 0;
 begin
+    if p_keyed then
+        select t.o_messages into v_keyed from {schema}.take_keys(p_group, p_stream, p_low, p_high, p_order, p_park, null, p_now, 'alone') t;
+    end if;
     -- What a range holds lies in the leaf of its last id.
     select p.low into v_leaf from {schema}.partition p
      where p.stream_id = p_stream and p.low <= p_high and p.high > p_high order by p.low desc limit 1;
@@ -152,7 +162,7 @@ begin
     end if;
     delete from {schema}.claim c where c.group_id = p_group and c.low = p_low;
     delete from {schema}.done d where d.group_id = p_group and d.message_id > p_low and d.message_id <= p_high;
-    return v_count;
+    return v_count + v_keyed;
 end
 $sqlstreams$;
 
@@ -189,6 +199,18 @@ declare
     v_started   bigint := 0;
     v_count     integer;
     v_limited   double precision;
+    v_order     text;    -- the group's order of keys; null: each message's
+    v_park      boolean; -- a dead letter of an ordered message keeps its key
+    v_keyed     boolean := false; -- keys were touched: the commit is synchronous
+    v_freed     bigint[] := '{}'; -- keys that this call let go of and whose next is to be woken
+    v_woken     bigint[] := '{}';
+    v_hash      bigint;
+    v_ordered   boolean;
+    v_hashes    bigint[];
+    v_ids       bigint[];
+    v_line      bigint[]; -- deliveries with a key that were handed out
+    v_lined     json;
+    v_waiting   bigint[];
 begin
     commit;
     set transaction isolation level read committed;
@@ -196,14 +218,12 @@ begin
         (group_id integer, stream_id integer, instance uuid, config_version integer, durable boolean,
          results json, deliveries json, surrenders json, stale json, release json,
          range_token uuid, max_messages integer, max_bytes bigint, take_over boolean, floor bigint, rest_token uuid, part_max integer,
-         delivery_token uuid, retries integer, solo boolean, look_expired boolean, margins_ms bigint, free integer);
+         delivery_token uuid, retries integer, solo boolean, look_expired boolean, margins_ms bigint, free integer,
+         partials json, freed json, followers integer);
     -- For this transaction only. Statistics of tables that are empty now and full a minute later mislead the planner into scanning them whole, and plans inside
     -- procedures live as long as the session; so only index plans are left.
     perform set_config('lock_timeout', '2s', true), set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
             set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_material', 'off', true), set_config('jit', 'off', true);
-    if not req.durable then
-        perform set_config('synchronous_commit', 'off', true);
-    end if;
     perform pg_advisory_xact_lock({class_group}, req.group_id);
     -- The statements below see what earlier holders committed.
     v_now := clock_timestamp();
@@ -214,19 +234,26 @@ begin
         p_reply := json_build_object('gone', true);
         return;
     end if;
+    v_order := grp.config->>'key_order';
+    v_park := coalesce((grp.config->>'park_key_on_dead_letter')::boolean, false);
 
     -- 1. Ranges: the row with the token decides.
     for item in select x.low, x.token, x.outcomes from json_to_recordset(req.results) as x (low bigint, token uuid, outcomes json) order by x.low
     loop
-        delete from {schema}.claim c where c.group_id = req.group_id and c.low = item.low and c.token = item.token returning c.high into v_high;
+        delete from {schema}.claim c where c.group_id = req.group_id and c.low = item.low and c.token = item.token returning c.low, c.high, c.key_hashes into v_low, v_high, v_hashes;
+        if not found then
+            -- A partial record whose confirmation was lost has raised its low.
+            delete from {schema}.claim c where c.group_id = req.group_id and c.low > item.low and c.token = item.token returning c.low, c.high, c.key_hashes into v_low, v_high, v_hashes;
+        end if;
         if not found then
             v_lost := v_lost || json_build_object('low', item.low, 'token', item.token);
             continue;
         end if;
         if item.outcomes is not null then
-            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, item.outcomes);
+            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, v_park, item.outcomes);
         end if;
-        delete from {schema}.done d where d.group_id = req.group_id and d.message_id > item.low and d.message_id <= v_high;
+        delete from {schema}.done d where d.group_id = req.group_id and d.message_id > v_low and d.message_id <= v_high;
+        v_freed := v_freed || v_hashes;
     end loop;
 
     -- 2. Deliveries, likewise.
@@ -235,57 +262,100 @@ begin
               order by x.id
     loop
         if item.kind = 'ok' then
-            delete from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token;
+            delete from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
         elsif item.kind = 'dead' then
             -- Copied before its row, which may hold the only copy of the payload, goes. The row is locked first: the handler's own transaction (finish_tx) may be deleting it at this moment, and then there is nobody to bury.
-            perform from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token for update;
+            select d.key_hash, d.ordered into v_hash, v_ordered from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token for update;
             if found then
-                perform {schema}.bury(req.group_id, req.stream_id, grp.payload_kind,
-                    json_build_array(json_build_object('id', item.id, 'kind', 'dead', 'attempt', item.attempt, 'reason', item.reason, 'error', item.error)));
+                perform {schema}.bury(req.group_id, req.stream_id, grp.payload_kind, v_park,
+                    json_build_array(json_build_object('id', item.id, 'kind', 'dead', 'attempt', item.attempt, 'reason', item.reason, 'error', item.error,
+                                                       'key_order', case when v_ordered then 'ordered' end, 'hash', v_hash)));
             end if;
             delete from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token;
+        elsif item.kind = 'wait' then
+            update {schema}.delivery d set state = case when d.key_hash is null then 'pending' else 'waiting' end, due_at = v_now, token = null, expires_at = null, instance = null
+             where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
         else
             update {schema}.delivery d
                set state = 'pending', due_at = v_now + item.due_ms * interval '1 millisecond', attempt = item.attempt, solo = coalesce(item.solo, d.solo),
                    token = null, expires_at = null, instance = null, last_error = coalesce(item.error, d.last_error)
-             where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token;
+             where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
         end if;
         if not found then
             v_lost_ids := v_lost_ids || item.id;
-        elsif item.kind in ('retry', 'dead') then
+            continue;
+        end if;
+        if v_hash is not null then
+            v_freed := v_freed || v_hash;
+        end if;
+        if item.kind in ('retry', 'dead') then
             insert into {schema}.attempt (group_id, message_id, attempt, kind, error, instance)
             values (req.group_id, item.id, item.attempt, item.kind, item.error, req.instance);
         end if;
     end loop;
 
-    -- 3. Ranges given back, ranges that went stale, deliveries handed back unstarted.
-    for item in select x.low, x.token, x.prefix, x.done, x.outcomes
-               from json_to_recordset(req.surrenders) as x (low bigint, token uuid, prefix bigint, done json, outcomes json) order by x.low
+    -- 3. Parts of ranges that stay open, ranges given back, ranges that went stale, deliveries handed back unstarted.
+    for item in select x.low, x.token, x.prefix, x.done, x.outcomes, x.keys
+               from json_to_recordset(req.partials) as x (low bigint, token uuid, prefix bigint, done json, outcomes json, keys json) order by x.low
     loop
-        -- Under a token that nobody has: what a handler that was abandoned still does under the old one must be refused.
-        update {schema}.claim c set low = greatest(item.prefix, c.low), messages = null, token = gen_random_uuid(), expires_at = v_now, excused = true
-         where c.group_id = req.group_id and c.low = item.low and c.token = item.token and c.high > item.prefix returning c.high into v_high;
+        -- Found by its token, at the low that the caller knows or above: a first sending whose confirmation was lost has raised it. Locked before marks are read.
+        select c.low, c.high, c.key_hashes into v_low, v_high, v_hashes from {schema}.claim c
+         where c.group_id = req.group_id and c.low >= item.low and c.token = item.token and c.high > item.prefix order by c.low limit 1 for update;
         if not found then
             v_lost := v_lost || json_build_object('low', item.low, 'token', item.token);
             continue;
         end if;
+        v_ids := array(select {schema}.key_hash(x.key) from json_array_elements_text(item.keys) as x (key));
+        v_hashes := array(select h.hash from unnest(v_hashes) as h (hash) except select h.hash from unnest(v_ids) as h (hash));
+        v_mid := greatest(v_low, item.prefix);
+        update {schema}.claim c set low = v_mid, messages = least(c.messages, c.high - v_mid), key_hashes = case when cardinality(v_hashes) > 0 then v_hashes end
+         where c.group_id = req.group_id and c.low = v_low;
         if item.outcomes is not null then
-            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, item.outcomes);
+            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, v_park, item.outcomes);
         end if;
-        delete from {schema}.done d where d.group_id = req.group_id and d.message_id > item.low and d.message_id <= item.prefix;
+        delete from {schema}.done d where d.group_id = req.group_id and d.message_id > v_low and d.message_id <= v_mid;
         insert into {schema}.done (group_id, message_id)
-        select req.group_id, x.id::bigint from json_array_elements_text(item.done) as x (id) on conflict do nothing;
+        select req.group_id, x.id::bigint from json_array_elements_text(item.done) as x (id) where x.id::bigint > v_mid and x.id::bigint <= v_high on conflict do nothing;
+        v_freed := v_freed || v_ids;
+        v_keyed := true;
+    end loop;
+    for item in select x.low, x.token, x.prefix, x.done, x.outcomes
+               from json_to_recordset(req.surrenders) as x (low bigint, token uuid, prefix bigint, done json, outcomes json) order by x.low
+    loop
+        -- Under a token that nobody has: what a handler that was abandoned still does under the old one must be refused.
+        -- Its keys stay held, until whoever takes it over looks at them again. What a partial record raised its low to without being confirmed is not lowered.
+        select c.low, c.high, c.key_hashes is not null into v_low, v_high, v_ordered from {schema}.claim c
+         where c.group_id = req.group_id and c.low >= item.low and c.token = item.token and c.high > item.prefix order by c.low limit 1 for update;
+        if not found then
+            v_lost := v_lost || json_build_object('low', item.low, 'token', item.token);
+            continue;
+        end if;
+        v_mid := greatest(v_low, item.prefix);
+        update {schema}.claim c set low = v_mid, messages = null, token = gen_random_uuid(), expires_at = v_now, excused = true where c.group_id = req.group_id and c.low = v_low;
+        if item.outcomes is not null then
+            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, v_park, item.outcomes);
+        end if;
+        delete from {schema}.done d where d.group_id = req.group_id and d.message_id > v_low and d.message_id <= v_mid;
+        insert into {schema}.done (group_id, message_id)
+        select req.group_id, x.id::bigint from json_array_elements_text(item.done) as x (id) where x.id::bigint > v_mid and x.id::bigint <= v_high on conflict do nothing;
+        v_keyed := v_keyed or v_ordered;
     end loop;
     for item in select x.low, x.token from json_to_recordset(req.stale) as x (low bigint, token uuid) order by x.low
     loop
         update {schema}.claim c set stale = c.stale + 1, excused = true
-         where c.group_id = req.group_id and c.low = item.low and c.token = item.token and not c.excused;
+         where c.group_id = req.group_id and c.low >= item.low and c.token = item.token and not c.excused;
     end loop;
     for item in select x.id, x.token from json_to_recordset(req.release) as x (id bigint, token uuid) order by x.id
     loop
-        update {schema}.delivery d set state = 'pending', due_at = v_now, token = null, expires_at = null, instance = null
-         where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token;
+        update {schema}.delivery d set state = case when d.key_hash is null then 'pending' else 'waiting' end, due_at = v_now, token = null, expires_at = null, instance = null
+         where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
+        if v_hash is not null then
+            v_freed := v_freed || v_hash;
+        end if;
     end loop;
+    if req.freed is not null then
+        v_freed := v_freed || array(select {schema}.key_hash(x.key) from json_array_elements_text(req.freed) as x (key));
+    end if;
 
     if not grp.paused then
         -- 4. Deliveries whose lease ended return, to run alone from now on; it was an attempt only if it had run alone.
@@ -293,14 +363,34 @@ begin
             -- Fixed once in a part of its own: a join may evaluate a subquery with a limit and locks again and again, and take more each time. And
             -- compared with an array, so that the rows are found by key whatever the statistics say.
             with ended as materialized (
-                select x.message_id from {schema}.delivery x
+                select x.message_id, x.token, x.key_hash from {schema}.delivery x
                  where x.group_id = req.group_id and x.state = 'running' and x.expires_at <= v_now
-                 order by x.expires_at limit 1000 for update skip locked)
-            update {schema}.delivery d
-               set state = 'pending', due_at = v_now, solo = true, attempt = d.attempt + case when d.solo then 1 else 0 end,
-                   token = null, expires_at = null, instance = null,
-                   last_error = case when d.solo then 'its lease ended while it ran alone' else d.last_error end
-             where d.group_id = req.group_id and d.message_id = any (array(select q.message_id from ended q));
+                 order by x.expires_at, x.message_id limit 1000 for update skip locked),
+            -- Those behind another in the line of a key had not started.
+            behind as materialized (
+                select q.message_id from ended q
+                 where q.key_hash is not null and exists (select from {schema}.delivery b where b.group_id = req.group_id and b.key_hash = q.key_hash and b.state <> 'waiting'
+                                                            and b.state = 'running' and b.token = q.token and b.message_id < q.message_id)),
+            back as (
+                update {schema}.delivery d
+                   set state = 'waiting', due_at = v_now, token = null, expires_at = null, instance = null
+                 where d.group_id = req.group_id and d.message_id = any (array(select q.message_id from behind q))
+                returning d.key_hash),
+            alone as (
+                update {schema}.delivery d
+                   set state = 'pending', due_at = v_now, solo = true, attempt = d.attempt + case when d.solo then 1 else 0 end,
+                       token = null, expires_at = null, instance = null,
+                       last_error = case when d.solo then 'its lease ended while it ran alone' else d.last_error end
+                 where d.group_id = req.group_id and d.message_id = any (array(select q.message_id from ended q except select q.message_id from behind q))
+                returning d.key_hash)
+            select array_agg(q.key_hash) into v_hashes from (select b.key_hash from back b union all select a.key_hash from alone a) q where q.key_hash is not null;
+            v_freed := v_freed || v_hashes;
+        end if;
+        -- What was let go of is woken before deliveries are handed out, so that this call may hand out what waited.
+        if cardinality(v_freed) > 0 then
+            v_woken := {schema}.wake(req.group_id, v_freed, v_park, v_now);
+            v_keyed := true;
+            v_freed := '{}';
         end if;
         -- The limits of the group, over all its instances. What is under a lease that has not ended counts as running, started or not, so no more than can start at once is handed out.
         if grp.config->>'max_running' is not null then
@@ -318,16 +408,32 @@ begin
         end if;
         if req.delivery_token is not null then
             with due as materialized (
-                select x.message_id from {schema}.delivery x
+                select x.message_id, x.key_hash from {schema}.delivery x
                  where x.group_id = req.group_id and x.state = 'pending' and x.solo = coalesce(req.solo, false) and x.due_at <= v_now
-                 order by x.due_at limit least(case when req.solo then 1 else req.retries end, v_room) for update skip locked),
+                 order by x.due_at, x.message_id limit least(case when req.solo then 1 else req.retries end, v_room) for update skip locked),
             taken as (
                 update {schema}.delivery d
                    set state = 'running', token = req.delivery_token, instance = req.instance, ceiling_ms = grp.ceiling_ms,
                        expires_at = v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond'
-                 where d.group_id = req.group_id and d.message_id = any (array(select q.message_id from due q))
+                 where d.group_id = req.group_id and d.message_id = any (array(select q.message_id from due q where q.key_hash is null))
                 returning d.message_id, d.attempt, d.solo)
-            select json_agg(json_build_object('id', t.message_id, 'attempt', t.attempt, 'solo', t.solo) order by t.message_id), count(*) into v_handed, v_count from taken t;
+            select json_agg(json_build_object('id', t.message_id, 'attempt', t.attempt, 'solo', t.solo) order by t.message_id), count(*),
+                   (select array_agg(q.message_id) from due q where q.key_hash is not null) into v_handed, v_count, v_ids from taken t;
+            if v_ids is not null then
+                select t.o_ids, t.o_freed into v_line, v_freed
+                  from {schema}.line_up(req.group_id, v_ids, least(case when req.solo then 0 else req.followers end, v_room - v_count - cardinality(v_ids)), v_park, v_now) t;
+                with taken as (
+                    update {schema}.delivery d
+                       set state = 'running', token = req.delivery_token, instance = req.instance, ceiling_ms = grp.ceiling_ms,
+                           expires_at = v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond'
+                     where d.group_id = req.group_id and d.message_id = any (v_line)
+                    returning d.message_id, d.attempt, d.solo, d.ordered, d.out_of_order)
+                select json_agg(json_build_object('id', t.message_id, 'attempt', t.attempt, 'solo', t.solo, 'key_order', case when t.ordered then 'ordered' else 'exclusive' end,
+                                                  'out_of_order', t.out_of_order)) into v_lined from taken t;
+                v_count := v_count + coalesce(cardinality(v_line), 0);
+                v_freed := coalesce(v_freed, '{}');
+                v_keyed := true;
+            end if;
             v_started := v_count;
             v_room := v_room - v_count;
             v_free := v_free - v_count;
@@ -337,12 +443,13 @@ begin
         v_floor := req.floor;
         if req.take_over then
             for i in 1 .. 4 loop
-                select x.low, x.high, x.reclaims, x.stale, x.excused into expired from {schema}.claim x
+                select x.low, x.high, x.reclaims, x.stale, x.excused, x.key_hashes, x.key_order into expired from {schema}.claim x
                  where x.group_id = req.group_id and x.low >= req.floor and x.expires_at <= v_now
                  order by x.low limit 1 for update skip locked;
                 exit when not found;
                 if not expired.excused and expired.reclaims >= grp.max_reclaims then
-                    v_broken := v_broken + {schema}.break_up(req.group_id, req.stream_id, expired.low, expired.high, v_now);
+                    v_broken := v_broken + {schema}.break_up(req.group_id, req.stream_id, expired.low, expired.high, expired.key_hashes is not null, expired.key_order, v_park, v_now);
+                    v_freed := v_freed || expired.key_hashes;
                     continue;
                 end if;
                 exit when req.range_token is null or least(v_room, v_free) <= 0;
@@ -353,17 +460,28 @@ begin
                 end if;
                 v_mid := least(v_mid, expired.low + least(v_room, v_free));
                 if v_mid < expired.high then
-                    insert into {schema}.claim (group_id, low, high, token, expires_at, ceiling_ms, reclaims, stale, excused, instance)
-                    values (req.group_id, v_mid, expired.high, req.rest_token, v_now, grp.ceiling_ms, expired.reclaims, expired.stale, true, req.instance);
+                    insert into {schema}.claim (group_id, low, high, token, expires_at, ceiling_ms, reclaims, stale, excused, instance, key_hashes, key_order)
+                    values (req.group_id, v_mid, expired.high, req.rest_token, v_now, grp.ceiling_ms, expired.reclaims, expired.stale, true, req.instance, expired.key_hashes, expired.key_order);
                     v_high := v_mid;
                 end if;
                 update {schema}.claim x
                    set high = v_high, messages = case when v_high = expired.high then x.messages end, token = req.range_token, expires_at = v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond',
                        ceiling_ms = grp.ceiling_ms, reclaims = x.reclaims + case when x.excused then 0 else 1 end, excused = false, instance = req.instance
                  where x.group_id = req.group_id and x.low = expired.low;
-                v_started := v_started + v_high - expired.low;
-                v_room := v_room - (v_high - expired.low);
+                v_count := v_high - expired.low;
+                v_hashes := null;
+                if expired.key_hashes is not null then
+                    -- What lower claims have come to hold, and what was set waiting meanwhile, decides anew. A range that was claimed as parallel stays parallel.
+                    select t.o_hashes, t.o_messages into v_hashes, v_count
+                      from {schema}.take_keys(req.group_id, req.stream_id, expired.low, v_high, expired.key_order, v_park, req.instance, v_now, 'again') t;
+                    update {schema}.claim x set key_hashes = v_hashes, messages = v_count where x.group_id = req.group_id and x.low = expired.low;
+                    v_freed := v_freed || array(select h.hash from unnest(expired.key_hashes) as h (hash) except select h.hash from unnest(v_hashes) as h (hash));
+                    v_keyed := true;
+                end if;
+                v_started := v_started + v_count;
+                v_room := v_room - v_count;
                 v_range := json_build_object('low', expired.low, 'high', v_high, 'reclaims', expired.reclaims + case when expired.excused then 0 else 1 end, 'stale', expired.stale, 'again', true,
+                    'keyed', v_hashes is not null, 'key_order', expired.key_order,
                     'done', (select json_agg(d.message_id order by d.message_id) from {schema}.done d
                               where d.group_id = req.group_id and d.message_id > expired.low and d.message_id <= v_high));
                 exit;
@@ -384,14 +502,24 @@ begin
             v_more := v_more or exists (select from {schema}.head(req.stream_id, grp.first_id) h
                 where h.head > (select x.claimed from {schema}.cursor x where x.group_id = req.group_id order by x.seq desc limit 1));
         elsif v_range is null and req.range_token is not null then
-            select t.o_low, t.o_high, t.o_more, t.o_claimed, t.o_lost_from, t.o_count into v_low, v_high, v_fresh_more, v_claimed, v_lost_from, v_count
-              from {schema}.take_fresh(req.group_id, req.stream_id, grp.first_id, least(req.max_messages, v_room, v_free)::integer, req.max_bytes) t;
-            if v_high is not null then
-                insert into {schema}.claim (group_id, low, high, token, expires_at, ceiling_ms, instance, messages)
-                values (req.group_id, v_low, v_high, req.range_token, v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond', grp.ceiling_ms, req.instance, v_count);
+            select t.o_low, t.o_high, t.o_more, t.o_claimed, t.o_lost_from, t.o_count, t.o_keyed into v_low, v_high, v_fresh_more, v_claimed, v_lost_from, v_count, v_ordered
+              from {schema}.take_fresh(req.group_id, req.stream_id, grp.first_id, least(req.max_messages, v_room, v_free)::integer, req.max_bytes, v_order) t;
+            v_hashes := null;
+            if v_ordered then
+                select t.o_hashes, t.o_waiting, case when t.o_hashes is null and t.o_waiting is null then v_count else t.o_messages end into v_hashes, v_waiting, v_count
+                  from {schema}.take_keys(req.group_id, req.stream_id, v_low, v_high, v_order, v_park, req.instance, v_now, 'fresh') t;
+                v_keyed := v_keyed or v_hashes is not null or v_waiting is not null;
+            end if;
+            if v_waiting is not null and v_count = 0 then
+                -- All of it waits for its keys, off the main line: there is no range to open, and more may lie behind it.
+                v_more := true;
+            elsif v_high is not null then
+                insert into {schema}.claim (group_id, low, high, token, expires_at, ceiling_ms, instance, messages, key_hashes, key_order)
+                values (req.group_id, v_low, v_high, req.range_token, v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond', grp.ceiling_ms, req.instance, v_count,
+                        v_hashes, case when v_hashes is not null then v_order end);
                 v_started := v_started + coalesce(v_count, v_high - v_low);
                 v_room := v_room - coalesce(v_count, v_high - v_low);
-                v_range := json_build_object('low', v_low, 'high', v_high, 'reclaims', 0, 'stale', 0, 'again', false);
+                v_range := json_build_object('low', v_low, 'high', v_high, 'reclaims', 0, 'stale', 0, 'again', false, 'keyed', v_hashes is not null, 'key_order', v_order, 'done', v_waiting);
                 v_more := v_more or v_fresh_more;
             end if;
         elsif v_range is not null then
@@ -409,6 +537,14 @@ begin
             end if;
         end if;
     end if;
+    -- What was let go of while ranges were taken over; and everything, if the group is paused.
+    if cardinality(v_freed) > 0 then
+        v_woken := v_woken || {schema}.wake(req.group_id, v_freed, v_park, v_now);
+        v_keyed := true;
+    end if;
+    if cardinality(v_woken) > 0 then
+        v_woken := array(select w.id from unnest(v_woken) as w (id) except select l.id from unnest(v_line) as l (id));
+    end if;
 
     select d.due_at into v_due from {schema}.delivery d
      where d.group_id = req.group_id and d.state = 'pending' and d.solo = false order by d.due_at limit 1;
@@ -419,10 +555,14 @@ begin
         'config', case when grp.config_version > req.config_version then grp.config end,
         'lost', case when cardinality(v_lost) > 0 then array_to_json(v_lost) end,
         'lost_deliveries', case when cardinality(v_lost_ids) > 0 then array_to_json(v_lost_ids) end,
-        'range', v_range, 'deliveries', v_handed, 'ceiling_ms', grp.ceiling_ms, 'broken_up', v_broken, 'floor', v_floor, 'more', v_more, 'claimed', v_claimed,
+        'range', v_range, 'deliveries', v_handed, 'lines', v_lined, 'woken', cardinality(v_woken), 'ceiling_ms', grp.ceiling_ms, 'broken_up', v_broken, 'floor', v_floor, 'more', v_more, 'claimed', v_claimed,
         'lost_from', v_lost_from, 'lost_to', case when v_lost_from is not null then grp.first_id - 1 end,
         'next_due_ms', extract(epoch from v_due - v_now) * 1000, 'next_solo_due_ms', extract(epoch from v_solo_due - v_now) * 1000,
         'limited_ms', v_limited,
         'next_expiry_ms', extract(epoch from v_expiry - v_now) * 1000);
+    -- Looked at when the CALL commits. What says who holds a key must outlive a crash of the server: others act on it.
+    if not req.durable and not v_keyed then
+        perform set_config('synchronous_commit', 'off', true);
+    end if;
 end
 $sqlstreams$;

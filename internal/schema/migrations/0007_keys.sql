@@ -1,0 +1,189 @@
+-- title: exclusive and ordered keys
+-- breaking: no
+-- transaction: yes
+-- longest lock: none that anybody waits for
+
+-- Everything here runs under the group's lock. Who holds a key: an open claim that has its hash in key_hashes, expired or not, and a running delivery. Who blocks an ordered message: an ordered delivery of its
+-- key with a lower id, whatever its state, and in a group that parks keys a dead letter of it with a lower id.
+-- work switches hash joins off for its transaction. What could grow with the product of two lists of keys is therefore written as a set operation or as a look-up in an index for each key.
+
+-- By this keys are compared. A collision makes two keys wait for each other, no more.
+create function {schema}.key_hash(p_key text) returns bigint
+language sql immutable strict parallel safe as $sqlstreams$
+    select hashtextextended(p_key collate "C", 0)
+$sqlstreams$;
+
+-- The order of a message that has a key: exclusive, ordered, or null if it waits for none. p_order is the group's own, which overrides what the message's options request.
+create function {schema}.order_of(p_order text, p_options json) returns text
+language sql immutable parallel safe as $sqlstreams$
+    select case when coalesce(p_order, p_options->>'key_order') in ('exclusive', 'ordered') then coalesce(p_order, p_options->>'key_order') end
+$sqlstreams$;
+
+-- Those of p_hashes that somebody holds. Of the claims those below p_below count (null: all), but not one of p_instance whose lease has not ended: an instance keeps the line of a key over all its ranges in memory.
+create function {schema}.held_keys(p_group integer, p_hashes bigint[], p_below bigint, p_instance uuid, p_now timestamptz) returns bigint[]
+language plpgsql set enable_sort = off as $sqlstreams$
+begin
+    return array(
+        select h.hash from unnest(p_hashes) as h (hash)
+        intersect
+        select k.hash from {schema}.claim c cross join lateral unnest(c.key_hashes) as k (hash)
+         where c.group_id = p_group and c.low < coalesce(p_below, 9223372036854775807) and c.key_hashes is not null
+           and (p_instance is null or c.instance <> p_instance or c.expires_at <= p_now)
+        union
+        select h.hash from unnest(p_hashes) as h (hash)
+         where exists (select from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.state <> 'waiting' and d.state = 'running'));
+end
+$sqlstreams$;
+
+-- Looks at the keys of the range (p_low, p_high]. Its exclusive and ordered messages without a mark that must wait become waiting deliveries (o_waiting: their ids) with a mark; o_hashes are the keys of the others (null: none), and
+-- o_messages counts what is left to run. p_how: fresh (no marks if nothing is left to run, because the range is not opened then), again (a takeover), alone (its range is broken up: all become deliveries that
+-- run alone, of each key the first that may run pending and the others waiting; no marks).
+create function {schema}.take_keys(p_group integer, p_stream integer, p_low bigint, p_high bigint, p_order text, p_park boolean, p_instance uuid, p_now timestamptz, p_how text,
+                                   out o_hashes bigint[], out o_waiting bigint[], out o_messages integer)
+language plpgsql as $sqlstreams$
+declare
+    v_leaf    bigint;
+    v_marks   text := '';
+    v_ids     bigint[];
+    v_hashes  bigint[];
+    v_keys    text[];
+    v_ordered boolean[];
+    v_waits   boolean[];
+    v_held    bigint[];
+begin
+    o_messages := 0;
+    select p.low into v_leaf from {schema}.partition p
+     where p.stream_id = p_stream and p.low <= p_high and p.high > p_high order by p.low desc limit 1;
+    if not found then
+        return;
+    end if;
+    if exists (select from {schema}.done d where d.group_id = p_group and d.message_id > p_low and d.message_id <= p_high) then
+        v_marks := ' and not exists (select from {schema_text}.done d where d.group_id = $2 and d.message_id = l.id)';
+    end if;
+    execute 'with m as materialized (
+                 select l.id, l.message_key, case when l.message_key is not null then {schema_text}.order_of($1, l.options) end as o from ' || {log} || p_stream || '_' || v_leaf || ' l
+                  where l.id >= ' || p_low + 1 || ' and l.id <= ' || p_high || ' and l.redacted_at is null' || v_marks || ' order by l.id)
+             select count(*), array_agg(m.id order by m.id) filter (where m.o is not null), array_agg({schema_text}.key_hash(m.message_key) order by m.id) filter (where m.o is not null),
+                    array_agg(m.message_key order by m.id) filter (where m.o is not null), array_agg(m.o = ''ordered'' order by m.id) filter (where m.o is not null)
+               from m'
+       into o_messages, v_ids, v_hashes, v_keys, v_ordered using p_order, p_group;
+    if v_ids is null then
+        return;
+    end if;
+    v_held := {schema}.held_keys(p_group, v_hashes, p_low, p_instance, p_now);
+    -- The membership stands in the list of a query, where it is looked up in a hash table made once.
+    with m as materialized (
+        select u.id, u.hash, u.n,
+               u.hash in (select h.hash from unnest(v_held) as h (hash))
+               or (u.ordered and exists (select from {schema}.delivery d where d.group_id = p_group and d.key_hash = u.hash and d.ordered and d.message_id < u.id))
+               or (u.ordered and p_park and exists (select from {schema}.dead_letter l where l.group_id = p_group and l.parks = u.hash and l.message_id < u.id)) as waits
+          from unnest(v_ids, v_hashes, v_ordered) with ordinality as u (id, hash, ordered, n))
+    select array_agg(m.waits order by m.n), array_agg(m.id order by m.n) filter (where m.waits), array_agg(distinct m.hash) filter (where not m.waits)
+      into v_waits, o_waiting, o_hashes from m;
+    if p_how = 'alone' then
+        insert into {schema}.delivery (group_id, message_id, state, due_at, solo, message_key, key_hash, ordered, last_error)
+        select p_group, q.id, case when q.waits or q.place > 1 then 'waiting' else 'pending' end, p_now, true, q.key, q.hash, q.ordered, 'its range was taken over too often'
+          from (select u.id, u.hash, u.key, u.ordered, u.waits, row_number() over (partition by u.hash, u.waits order by u.id) as place
+                  from unnest(v_ids, v_hashes, v_keys, v_ordered, v_waits) as u (id, hash, key, ordered, waits)) q
+         order by q.id
+        on conflict (group_id, message_id) do nothing;
+        get diagnostics o_messages = row_count;
+        return;
+    end if;
+    if o_waiting is null then
+        return;
+    end if;
+    o_messages := o_messages - cardinality(o_waiting);
+    insert into {schema}.delivery (group_id, message_id, state, due_at, message_key, key_hash, ordered)
+    select p_group, u.id, 'waiting', p_now, u.key, u.hash, u.ordered
+      from unnest(v_ids, v_hashes, v_keys, v_ordered, v_waits) as u (id, hash, key, ordered, waits) where u.waits order by u.id
+    on conflict (group_id, message_id) do nothing;
+    if p_how = 'again' or o_messages > 0 then
+        insert into {schema}.done (group_id, message_id) select p_group, u.id from unnest(o_waiting) as u (id) on conflict do nothing;
+    end if;
+end
+$sqlstreams$;
+
+-- Of each of these keys that nobody holds and of which nothing is due already, the lowest waiting delivery that may run becomes due. Returns their ids. To be called when what held or blocked the keys is gone.
+-- Of the ordered ones of a key only the lowest can be free: it blocks the others.
+create function {schema}.wake(p_group integer, p_hashes bigint[], p_park boolean, p_now timestamptz) returns bigint[]
+language plpgsql set enable_sort = off as $sqlstreams$
+declare
+    v_hashes bigint[];
+    v_ids    bigint[];
+begin
+    v_hashes := array(select distinct h.hash from unnest(p_hashes) as h (hash)
+                       where exists (select from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.state = 'waiting'));
+    if cardinality(v_hashes) = 0 then
+        return '{}';
+    end if;
+    v_hashes := array(
+        select h.hash from unnest(v_hashes) as h (hash)
+         where not exists (select from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.state <> 'waiting' and (d.state = 'running' or d.due_at <= p_now))
+        except
+        select k.hash from {schema}.claim c cross join lateral unnest(c.key_hashes) as k (hash) where c.group_id = p_group and c.key_hashes is not null);
+    if cardinality(v_hashes) = 0 then
+        return '{}';
+    end if;
+    v_ids := array(
+        select q.id from unnest(v_hashes) as h (hash) cross join lateral (
+            select least(
+                (select d.message_id from {schema}.delivery d
+                  where d.group_id = p_group and d.key_hash = h.hash and d.ordered = false and d.state = 'waiting' order by d.message_id limit 1),
+                (select l.id from (select d.message_id as id from {schema}.delivery d
+                                    where d.group_id = p_group and d.key_hash = h.hash and d.ordered = true and d.state = 'waiting' order by d.message_id limit 1) l
+                  where not exists (select from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.ordered and d.message_id < l.id)
+                    and not (p_park and exists (select from {schema}.dead_letter x where x.group_id = p_group and x.parks = h.hash and x.message_id < l.id)))) as id) q
+         where q.id is not null);
+    update {schema}.delivery d set state = 'pending', due_at = p_now where d.group_id = p_group and d.message_id = any (v_ids);
+    return v_ids;
+end
+$sqlstreams$;
+
+-- Chooses among due deliveries with a key. Those whose key is held or that are blocked go (back) to waiting; whoever held or blocked them wakes them. Of each other key the lowest is a head, the others wait, and behind the
+-- heads at most p_followers waiting ones go along, in order of id and as many of one key as of another; an ordered one only if all that could block it go before it. o_ids: what is to be handed out; o_freed: keys that nobody holds and of which
+-- nothing is handed out.
+create function {schema}.line_up(p_group integer, p_ids bigint[], p_followers bigint, p_park boolean, p_now timestamptz, out o_ids bigint[], out o_freed bigint[])
+language plpgsql as $sqlstreams$
+declare
+    v_held bigint[];
+begin
+    v_held := {schema}.held_keys(p_group, array(select d.key_hash from {schema}.delivery d where d.group_id = p_group and d.message_id = any (p_ids)), null, null, p_now);
+    select array_agg(q.id), array_agg(q.hash) filter (where q.id is null) into o_ids, o_freed
+      from (select d.key_hash as hash, min(d.message_id) filter (where not (d.ordered and (
+                       exists (select from {schema}.delivery b where b.group_id = p_group and b.key_hash = d.key_hash and b.ordered and b.message_id < d.message_id)
+                       or (p_park and exists (select from {schema}.dead_letter l where l.group_id = p_group and l.parks = d.key_hash and l.message_id < d.message_id))))) as id
+              from {schema}.delivery d
+             where d.group_id = p_group and d.message_id = any (p_ids) and not d.key_hash = any (v_held)
+             group by d.key_hash) q;
+    o_ids := array_remove(o_ids, null);
+    update {schema}.delivery d set state = 'waiting'
+     where d.group_id = p_group and d.message_id = any (p_ids) and not d.message_id = any (coalesce(o_ids, '{}'));
+    if coalesce(p_followers, 0) <= 0 or o_ids is null or cardinality(o_ids) = 0 then
+        return;
+    end if;
+    o_ids := o_ids || array(
+        select q.id from (
+            select c.id, h.message_id as head, row_number() over (partition by h.key_hash order by c.id) as place
+              from (select d.message_id, d.key_hash,
+                           -- From this id on ordered ones are blocked by one that does not go along.
+                           least(9223372036854775807, (select 0 from {schema}.delivery b where b.group_id = p_group and b.key_hash = d.key_hash and b.ordered and b.message_id < d.message_id limit 1),
+                               (select min(b.message_id) from {schema}.delivery b
+                                 where b.group_id = p_group and b.key_hash = d.key_hash and b.state <> 'waiting' and b.ordered and b.message_id <> d.message_id),
+                               (select l.message_id from {schema}.dead_letter l where p_park and l.group_id = p_group and l.parks = d.key_hash order by l.message_id limit 1)) as blocked
+                      from {schema}.delivery d where d.group_id = p_group and d.message_id = any (o_ids)) h
+             cross join lateral (
+                 select x.id from (
+                     (select w.message_id as id from {schema}.delivery w
+                       where w.group_id = p_group and w.key_hash = h.key_hash and w.ordered = false and w.state = 'waiting' and w.message_id > h.message_id and not w.solo
+                       order by w.message_id limit p_followers)
+                     union all
+                     (select y.id from (select w.message_id as id, bool_or(w.solo) over (order by w.message_id) as cut
+                                          from (select v.message_id, v.solo from {schema}.delivery v
+                                                 where v.group_id = p_group and v.key_hash = h.key_hash and v.ordered = true and v.state = 'waiting' and v.message_id > h.message_id
+                                                 order by v.message_id limit p_followers) w) y
+                       where not y.cut and y.id < h.blocked)) x
+                  order by x.id limit p_followers) c) q
+         order by q.place, q.head limit p_followers);
+end
+$sqlstreams$;
