@@ -28,6 +28,7 @@ type (
 		Error   *string           `json:"error,omitempty"`
 		Key     string            `json:"key,omitempty"`
 		Order   delivery.KeyOrder `json:"key_order,omitempty"`
+		Parks   bool              `json:"parks,omitempty"`
 		Solo    bool              `json:"solo,omitempty"`
 	}
 	wireRange struct {
@@ -43,32 +44,33 @@ type (
 		Token delivery.Token `json:"token"`
 	}
 	wireRequest struct {
-		Group         int             `json:"group_id"`
-		Stream        int             `json:"stream_id"`
-		Instance      uuid.UUID       `json:"instance"`
-		ConfigVersion int             `json:"config_version"`
-		Durable       bool            `json:"durable"`
-		Results       []wireRange     `json:"results,omitempty"`
-		Deliveries    []wireOutcome   `json:"deliveries,omitempty"`
-		Surrenders    []wireRange     `json:"surrenders,omitempty"`
-		Partials      []wireRange     `json:"partials,omitempty"`
-		Freed         []string        `json:"freed,omitempty"`
-		Stale         []wireRange     `json:"stale,omitempty"`
-		Release       []wireRelease   `json:"release,omitempty"`
-		RangeToken    *delivery.Token `json:"range_token,omitempty"`
-		MaxMessages   int             `json:"max_messages"`
-		MaxBytes      int64           `json:"max_bytes"`
-		TakeOver      bool            `json:"take_over"`
-		Floor         int64           `json:"floor"`
-		RestToken     *delivery.Token `json:"rest_token,omitempty"`
-		PartMax       int             `json:"part_max"`
-		DeliveryToken *delivery.Token `json:"delivery_token,omitempty"`
-		Retries       int             `json:"retries"`
-		Solo          bool            `json:"solo"`
-		Followers     int             `json:"followers"`
-		LookExpired   bool            `json:"look_expired"`
-		MarginsMS     int64           `json:"margins_ms"`
-		Free          int             `json:"free"`
+		Group         int              `json:"group_id"`
+		Stream        int              `json:"stream_id"`
+		Instance      uuid.UUID        `json:"instance"`
+		ConfigVersion int              `json:"config_version"`
+		Durable       bool             `json:"durable"`
+		Results       []wireRange      `json:"results,omitempty"`
+		Deliveries    []wireOutcome    `json:"deliveries,omitempty"`
+		Surrenders    []wireRange      `json:"surrenders,omitempty"`
+		Partials      []wireRange      `json:"partials,omitempty"`
+		Freed         []string         `json:"freed,omitempty"`
+		Stale         []wireRange      `json:"stale,omitempty"`
+		Release       []wireRelease    `json:"release,omitempty"`
+		RangeToken    *delivery.Token  `json:"range_token,omitempty"`
+		MaxMessages   int              `json:"max_messages"`
+		MaxBytes      int64            `json:"max_bytes"`
+		TakeOver      bool             `json:"take_over"`
+		Floor         int64            `json:"floor"`
+		RestToken     *delivery.Token  `json:"rest_token,omitempty"`
+		PartMax       int              `json:"part_max"`
+		DeliveryToken *delivery.Token  `json:"delivery_token,omitempty"`
+		Retries       int              `json:"retries"`
+		Solo          bool             `json:"solo"`
+		Holds         []delivery.Token `json:"holds,omitempty"`
+		Followers     int              `json:"followers"`
+		LookExpired   bool             `json:"look_expired"`
+		MarginsMS     int64            `json:"margins_ms"`
+		Free          int              `json:"free"`
 	}
 	wireClaimed struct {
 		ID         int64             `json:"id"`
@@ -122,7 +124,7 @@ func wireOutcomes(outcomes []delivery.Outcome) (wire []wireOutcome, dead bool) {
 }
 
 func wireOf(o *delivery.Outcome) wireOutcome {
-	w := wireOutcome{ID: o.ID, Kind: o.Kind, Attempt: o.Attempt, DueMS: float64(o.DueIn) / float64(time.Millisecond), Reason: o.Reason, Key: o.Key, Order: o.Order, Solo: o.Solo}
+	w := wireOutcome{ID: o.ID, Kind: o.Kind, Attempt: o.Attempt, DueMS: float64(o.DueIn) / float64(time.Millisecond), Reason: o.Reason, Key: o.Key, Order: o.Order, Parks: o.Parks, Solo: o.Solo}
 	if o.Error != "" {
 		w.Error = &o.Error
 	}
@@ -145,7 +147,7 @@ func (s *Store) Work(ctx context.Context, req *delivery.WorkRequest) (*delivery.
 		Group: req.Group, Stream: req.Stream, Instance: req.Instance, ConfigVersion: req.ConfigVersion,
 		RangeToken: some(req.RangeToken), MaxMessages: req.MaxMessages, MaxBytes: req.MaxBytes,
 		TakeOver: req.TakeOver, Floor: req.Floor, RestToken: some(req.RestToken), PartMax: req.PartMax,
-		DeliveryToken: some(req.DeliveryToken), Retries: req.Retries, Solo: req.Solo, Followers: req.Followers, Freed: req.Freed, LookExpired: req.LookExpired,
+		DeliveryToken: some(req.DeliveryToken), Retries: req.Retries, Solo: req.Solo, Followers: req.Followers, Freed: req.Freed, Holds: req.Holds, LookExpired: req.LookExpired,
 		MarginsMS: req.Margins.Milliseconds(), Free: req.Free,
 	}
 	for i := range req.Results {

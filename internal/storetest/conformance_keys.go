@@ -15,7 +15,7 @@ import (
 func keyCases() []conformanceCase {
 	return []conformanceCase{
 		{"a claim holds its keys, and another's messages of them wait", claimHolds},
-		{"one instance keeps the line of a key over its ranges", sameInstance},
+		{"a range that is named holds no key against the caller", namedHolds},
 		{"a range of which all must wait is not opened", allWait},
 		{"the group's order overrides the message's", orderOverride},
 		{"what is erased holds no key", erasedHoldsNothing},
@@ -71,6 +71,12 @@ func (s *site) keyed(t *testing.T, words string) {
 func (s *site) other(t *testing.T, n int) *delivery.WorkReply {
 	t.Helper()
 	return s.work(t, delivery.WorkRequest{Instance: uuid.New(), RangeToken: uuid.New(), MaxMessages: n})
+}
+
+// holding claims for a caller that keeps the keys of these ranges in line.
+func (s *site) holding(t *testing.T, n int, holds ...delivery.Token) *delivery.Range {
+	t.Helper()
+	return s.work(t, delivery.WorkRequest{RangeToken: uuid.New(), MaxMessages: n, Holds: holds}).Range
 }
 
 // record records ranges, and says how many deliveries were woken.
@@ -199,18 +205,22 @@ func claimHolds(t *testing.T, s *site) {
 	s.want(t, State{Claimed: 9})
 }
 
-func sameInstance(t *testing.T, s *site) {
-	s.keyed(t, "a.o a.x a.o a.o b.o a.o")
-	x, y := s.mustClaim(t, 2, 0, 2), s.mustClaim(t, 2, 2, 4)
+func namedHolds(t *testing.T, s *site) {
+	s.keyed(t, "a.o a.x a.o a.o b.o a.o a.o")
+	x := s.mustClaim(t, 2, 0, 2)
+	y := s.holding(t, 2, uuid.New(), x.Token)
 	s.claims(t, "0-2:1 2-4:1")
 	s.rows(t, "")
 	s.expect(t, "woken", s.record(t, result(x)), 0)
-	// A lease that has ended is not trusted any longer.
-	s.h.ExpireAll(t, s.group)
-	z := s.claim(t, 2).Range
+	// One of the same instance that it does not name: it may not know of it.
+	z := s.holding(t, 2, x.Token)
 	s.expect(t, "done", z.Done, []int64{6})
 	s.rows(t, "6wo")
+	if r := s.holding(t, 1, y.Token, z.Token); r != nil {
+		t.Errorf("before what waits: %+v", r)
+	}
 	s.expect(t, "woken", s.record(t, result(y)), 1)
+	s.rows(t, "6po 7wo")
 }
 
 func allWait(t *testing.T, s *site) {
@@ -379,7 +389,7 @@ func higherFirst(t *testing.T, s *site) {
 func takeoverReleases(t *testing.T, s *site) {
 	s.keyed(t, "a.o b.o a.o b.o")
 	x := s.mustClaim(t, 2, 0, 2)
-	s.mustClaim(t, 2, 2, 4)
+	s.holding(t, 2, x.Token)
 	s.keyed(t, "b.o")
 	s.other(t, 1)
 	s.rows(t, "5wo")

@@ -219,11 +219,16 @@ func freedKeys(t *testing.T, s *site) {
 func parks(t *testing.T, s *site) {
 	park := []byte(`{"v":1,"park_key_on_dead_letter":true}`)
 	s.h.SetConfig(t, s.group, park, ceiling)
+	parked := func(id int64) delivery.Outcome {
+		o := inKey(dead(id), "a", delivery.Ordered)
+		o.Parks = true
+		return o
+	}
 	s.keyed(t, "a.o b.x a.o a.x b.x a a.o")
 	r := s.mustClaim(t, 2, 0, 2)
 	s.other(t, 4)
 	s.rows(t, "3wo 4wx 5wx")
-	s.expect(t, "woken", s.record(t, result(r, inKey(dead(1), "a", delivery.Ordered), inKey(dead(2), "b", delivery.Exclusive))), 2)
+	s.expect(t, "woken", s.record(t, result(r, parked(1), inKey(dead(2), "b", delivery.Exclusive))), 2)
 	if st := s.state(t); len(st.Dead) != 2 || !st.Dead[0].Parks || st.Dead[1].Parks {
 		t.Errorf("%+v", st.Dead)
 	}
@@ -234,16 +239,19 @@ func parks(t *testing.T, s *site) {
 		t.Errorf("%+v", reply.Range)
 	}
 	s.rows(t, "3wo 4rx 5rx 7wo")
-	// A delivery that dies parks as well.
+	// The config of the moment says whether a letter blocks, the one who buried it whether it can.
 	s.h.SetConfig(t, s.group, []byte(`{"v":1}`), ceiling)
 	s.expect(t, "woken", s.work(t, delivery.WorkRequest{Freed: []string{"a"}}).Woken, 0)
 	s.h.FinishDelivery(t, s.group, 4)
 	s.expect(t, "woken", s.work(t, delivery.WorkRequest{Freed: []string{"a"}}).Woken, 1)
 	c := s.hand(t, 1).Deliveries
+	s.expect(t, "woken", s.work(t, delivery.WorkRequest{Deliveries: []delivery.DeliveryResult{done(c[0], parked(3))}}).Woken, 1)
 	s.h.SetConfig(t, s.group, park, ceiling)
-	s.expect(t, "woken", s.work(t, delivery.WorkRequest{Deliveries: []delivery.DeliveryResult{done(c[0], dead(3))}}).Woken, 0)
 	if st := s.state(t); len(st.Dead) != 3 || !st.Dead[2].Parks {
 		t.Errorf("%+v", st.Dead)
+	}
+	if got := s.hand(t, 9); len(got.Deliveries) != 0 || got.NextDue >= 0 {
+		t.Errorf("%+v", got)
 	}
 	s.rows(t, "5rx 7wo")
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/sqlstreams/sqlstreams/internal/delivery"
 )
 
@@ -18,8 +16,9 @@ type keyWork struct {
 	now   time.Time
 	order *delivery.KeyOrder // the group's own; nil: each message's
 	park  bool
-	freed []string       // let go of by this call: their next is to be woken
-	woken map[int64]bool // deliveries that this call woke and has not handed out
+	holds []delivery.Token // of claims that hold no key against the caller
+	freed []string         // let go of by this call: their next is to be woken
+	woken map[int64]bool   // deliveries that this call woke and has not handed out
 }
 
 // keyWork looks at the group's config.
@@ -68,10 +67,10 @@ func (k *keyWork) free(keys ...string) {
 	}
 }
 
-// claimed says whether an open claim below a low holds the key, one of the instance whose lease has not ended excepted.
-func (k *keyWork) claimed(key string, below int64, instance uuid.UUID) bool {
+// claimed says whether an open claim below a low holds the key, those with a token in holds excepted.
+func (k *keyWork) claimed(key string, below int64, holds []delivery.Token) bool {
 	return slices.ContainsFunc(k.g.claims, func(c *claim) bool {
-		return c.low < below && slices.Contains(c.keys, key) && (c.instance != instance || !c.expires.After(k.now))
+		return c.low < below && slices.Contains(c.keys, key) && !slices.Contains(holds, c.token)
 	})
 }
 
@@ -115,7 +114,7 @@ type keyed struct {
 }
 
 // look finds the exclusive and ordered messages of a range that are not finished, and how many are left to run if those that must wait do.
-func (k *keyWork) look(s *stream, low, high int64, order *delivery.KeyOrder, instance uuid.UUID) (list []keyed, left int64) {
+func (k *keyWork) look(s *stream, low, high int64, order *delivery.KeyOrder, holds []delivery.Token) (list []keyed, left int64) {
 	at, _ := s.find(low + 1)
 	for ; at < len(s.messages) && s.messages[at].ID <= high; at++ {
 		msg := &s.messages[at]
@@ -128,7 +127,7 @@ func (k *keyWork) look(s *stream, low, high int64, order *delivery.KeyOrder, ins
 			continue
 		}
 		m := keyed{id: msg.ID, key: msg.Key, ordered: o == delivery.Ordered}
-		m.waits = k.claimed(m.key, low, instance) || k.running(m.key) || m.ordered && k.blocked(m.key, m.id)
+		m.waits = k.claimed(m.key, low, holds) || k.running(m.key) || m.ordered && k.blocked(m.key, m.id)
 		if m.waits {
 			left--
 		}
@@ -139,7 +138,7 @@ func (k *keyWork) look(s *stream, low, high int64, order *delivery.KeyOrder, ins
 
 // take looks at the keys of a range that is claimed: what must wait becomes a waiting delivery, the keys of the others are held.
 func (k *keyWork) take(s *stream, c *claim) (waiting []int64) {
-	list, left := k.look(s, c.low, c.high, c.keyOrder, c.instance)
+	list, left := k.look(s, c.low, c.high, c.keyOrder, k.holds)
 	c.keys = nil
 	if len(list) == 0 {
 		if c.again {
@@ -167,7 +166,7 @@ func (k *keyWork) take(s *stream, c *claim) (waiting []int64) {
 
 // alone turns the keyed messages of a range that is broken up into deliveries that run alone: of each key the first that may run is due, the others wait. It says how many.
 func (k *keyWork) alone(s *stream, c *claim) int {
-	list, _ := k.look(s, c.low, c.high, c.keyOrder, uuid.Nil)
+	list, _ := k.look(s, c.low, c.high, c.keyOrder, nil)
 	n := 0
 	first := make(map[string]bool)
 	for _, m := range list {
@@ -184,7 +183,7 @@ func (k *keyWork) alone(s *stream, c *claim) int {
 // wake makes due, of each key that was let go of, that nobody holds and of which nothing is due already, the lowest waiting delivery that may run.
 func (k *keyWork) wake() {
 	for _, key := range k.freed {
-		if k.claimed(key, math.MaxInt64, uuid.Nil) || k.any(key, func(d *row) bool { return d.running || !d.waiting && !d.due.After(k.now) }) {
+		if k.claimed(key, math.MaxInt64, nil) || k.any(key, func(d *row) bool { return d.running || !d.waiting && !d.due.After(k.now) }) {
 			continue
 		}
 		for _, id := range sortedKeys(k.g.deliveries) {
@@ -204,7 +203,7 @@ func (k *keyWork) lineUp(due []*row, followers int) []*row {
 	slices.SortFunc(due, byID)
 	heads := make(map[string]*row)
 	for _, d := range due {
-		if heads[d.key] == nil && !k.claimed(d.key, math.MaxInt64, uuid.Nil) && !k.running(d.key) && !(d.ordered && k.blocked(d.key, d.id)) {
+		if heads[d.key] == nil && !k.claimed(d.key, math.MaxInt64, nil) && !k.running(d.key) && !(d.ordered && k.blocked(d.key, d.id)) {
 			heads[d.key] = d
 		}
 	}

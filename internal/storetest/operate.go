@@ -31,7 +31,7 @@ func (m *Memory) Discard(groupID int, ids ...int64) {
 
 func (g *group) unbury(id int64) bool {
 	before := len(g.dead)
-	g.dead = slices.DeleteFunc(g.dead, func(d DeadLetter) bool { return d.ID == id })
+	g.dead = slices.DeleteFunc(g.dead, func(d letter) bool { return d.ID == id })
 	return len(g.dead) < before
 }
 

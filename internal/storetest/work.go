@@ -40,6 +40,7 @@ func (m *Memory) work(req *delivery.WorkRequest, now time.Time) *delivery.WorkRe
 		reply.Config = g.config
 	}
 	k := g.keyWork(now)
+	k.holds = req.Holds
 	// 1. Ranges: the row with the token decides.
 	for _, r := range req.Results {
 		at := g.claimAt(r.RangeRef, -1)
@@ -128,7 +129,7 @@ func (g *group) settle(s *stream, k *keyWork, low int64, outcomes []delivery.Out
 			d.waiting = o.Kind == delivery.Waits && d.key != ""
 			g.put(d)
 		case delivery.Dead:
-			g.bury(s, k, o)
+			g.bury(s, o)
 		case delivery.Succeeded:
 		}
 		g.history(o)
@@ -141,12 +142,12 @@ func (g *group) history(o delivery.Outcome) {
 	}
 }
 
-func (g *group) bury(s *stream, k *keyWork, o delivery.Outcome) {
+func (g *group) bury(s *stream, o delivery.Outcome) {
 	d := letter{DeadLetter: DeadLetter{ID: o.ID, Reason: o.Reason, Error: o.Error, Attempts: o.Attempt}}
 	if at, ok := s.find(o.ID); ok {
 		d.Payload, d.Key = s.messages[at].Payload, s.messages[at].Key
 	}
-	if k.park && o.Order == delivery.Ordered {
+	if o.Parks {
 		d.parks = o.Key
 	}
 	g.dead = slices.DeleteFunc(g.dead, func(x letter) bool { return x.ID == o.ID })
@@ -164,8 +165,8 @@ func (g *group) recordDelivery(s *stream, k *keyWork, r delivery.DeliveryResult,
 	case delivery.Succeeded:
 		delete(g.deliveries, r.ID)
 	case delivery.Dead:
-		r.Key, r.Order = d.key, d.order()
-		g.bury(s, k, r.Outcome)
+		r.Key = d.key
+		g.bury(s, r.Outcome)
 		delete(g.deliveries, r.ID)
 	case delivery.Failed, delivery.Delayed:
 		d.giveBack(k.now.Add(r.DueIn))

@@ -4,7 +4,7 @@
 -- longest lock: none that anybody waits for
 
 -- Writes the outcomes, none of them a success, of messages on the main line. Under the group's lock. p_low is the range's; what lies at or below it was recorded before, as what has a mark was.
-create function {schema}.settle(p_group integer, p_stream integer, p_kind text, p_instance uuid, p_now timestamptz, p_low bigint, p_park boolean, p_outcomes json) returns void
+create function {schema}.settle(p_group integer, p_stream integer, p_kind text, p_instance uuid, p_now timestamptz, p_low bigint, p_outcomes json) returns void
 language plpgsql as $sqlstreams$
 declare
     v_dead boolean;
@@ -30,21 +30,21 @@ begin
      where x.kind in ('retry', 'dead');
     select exists (select from json_to_recordset(p_outcomes) as x (kind text) where x.kind = 'dead') into v_dead;
     if v_dead then
-        perform {schema}.bury(p_group, p_stream, p_kind, p_park, p_outcomes);
+        perform {schema}.bury(p_group, p_stream, p_kind, p_outcomes);
     end if;
 end
 $sqlstreams$;
 
--- Writes dead letters with a copy of message and headers: from the delivery's copy if it has one, else from the log. Those of ordered messages park their key, if the group parks keys.
-create function {schema}.bury(p_group integer, p_stream integer, p_kind text, p_park boolean, p_outcomes json) returns void
+-- Writes dead letters with a copy of message and headers: from the delivery's copy if it has one, else from the log. Whether one parks its key, the outcome says.
+create function {schema}.bury(p_group integer, p_stream integer, p_kind text, p_outcomes json) returns void
 language plpgsql as $sqlstreams$
 declare
     e      record;
     m      record;
     v_leaf bigint;
 begin
-    for e in select x.id, x.attempt, x.reason, x.error, case when p_park and x.key_order = 'ordered' then coalesce(x.hash, {schema}.key_hash(x.key)) end as parks
-               from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, reason text, error text, key text, key_order text, hash bigint)
+    for e in select x.id, x.attempt, x.reason, x.error, case when x.parks then coalesce(x.hash, {schema}.key_hash(x.key)) end as parks
+               from json_to_recordset(p_outcomes) as x (id bigint, kind text, attempt integer, reason text, error text, key text, hash bigint, parks boolean)
               where x.kind = 'dead' order by x.id
     loop
         select d.produced_at, d.appended_at, d.scheduled_at, d.schema_version, d.message_key, d.routing_key, d.headers, d.options, d.payload, d.payload_bytes
@@ -205,7 +205,7 @@ declare
     v_freed     bigint[] := '{}'; -- keys that this call let go of and whose next is to be woken
     v_woken     bigint[] := '{}';
     v_hash      bigint;
-    v_ordered   boolean;
+    v_holding   boolean; -- whether a range holds keys, or may
     v_hashes    bigint[];
     v_ids       bigint[];
     v_line      bigint[]; -- deliveries with a key that were handed out
@@ -219,7 +219,7 @@ begin
          results json, deliveries json, surrenders json, stale json, release json,
          range_token uuid, max_messages integer, max_bytes bigint, take_over boolean, floor bigint, rest_token uuid, part_max integer,
          delivery_token uuid, retries integer, solo boolean, look_expired boolean, margins_ms bigint, free integer,
-         partials json, freed json, followers integer);
+         partials json, freed json, followers integer, holds uuid[]);
     -- For this transaction only. Statistics of tables that are empty now and full a minute later mislead the planner into scanning them whole, and plans inside
     -- procedures live as long as the session; so only index plans are left.
     perform set_config('lock_timeout', '2s', true), set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
@@ -250,26 +250,25 @@ begin
             continue;
         end if;
         if item.outcomes is not null then
-            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, v_park, item.outcomes);
+            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, item.outcomes);
         end if;
         delete from {schema}.done d where d.group_id = req.group_id and d.message_id > v_low and d.message_id <= v_high;
         v_freed := v_freed || v_hashes;
     end loop;
 
     -- 2. Deliveries, likewise.
-    for item in select x.id, x.token, x.kind, x.attempt, x.due_ms, x.reason, x.error, x.solo
-               from json_to_recordset(req.deliveries) as x (id bigint, token uuid, kind text, attempt integer, due_ms double precision, reason text, error text, solo boolean)
+    for item in select x.id, x.token, x.kind, x.attempt, x.due_ms, x.reason, x.error, x.solo, x.parks
+               from json_to_recordset(req.deliveries) as x (id bigint, token uuid, kind text, attempt integer, due_ms double precision, reason text, error text, solo boolean, parks boolean)
               order by x.id
     loop
         if item.kind = 'ok' then
             delete from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
         elsif item.kind = 'dead' then
             -- Copied before its row, which may hold the only copy of the payload, goes. The row is locked first: the handler's own transaction (finish_tx) may be deleting it at this moment, and then there is nobody to bury.
-            select d.key_hash, d.ordered into v_hash, v_ordered from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token for update;
+            select d.key_hash into v_hash from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token for update;
             if found then
-                perform {schema}.bury(req.group_id, req.stream_id, grp.payload_kind, v_park,
-                    json_build_array(json_build_object('id', item.id, 'kind', 'dead', 'attempt', item.attempt, 'reason', item.reason, 'error', item.error,
-                                                       'key_order', case when v_ordered then 'ordered' end, 'hash', v_hash)));
+                perform {schema}.bury(req.group_id, req.stream_id, grp.payload_kind,
+                    json_build_array(json_build_object('id', item.id, 'kind', 'dead', 'attempt', item.attempt, 'reason', item.reason, 'error', item.error, 'parks', item.parks, 'hash', v_hash)));
             end if;
             delete from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token;
         elsif item.kind = 'wait' then
@@ -311,7 +310,7 @@ begin
         update {schema}.claim c set low = v_mid, messages = least(c.messages, c.high - v_mid), key_hashes = case when cardinality(v_hashes) > 0 then v_hashes end
          where c.group_id = req.group_id and c.low = v_low;
         if item.outcomes is not null then
-            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, v_park, item.outcomes);
+            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, item.outcomes);
         end if;
         delete from {schema}.done d where d.group_id = req.group_id and d.message_id > v_low and d.message_id <= v_mid;
         insert into {schema}.done (group_id, message_id)
@@ -324,7 +323,7 @@ begin
     loop
         -- Under a token that nobody has: what a handler that was abandoned still does under the old one must be refused.
         -- Its keys stay held, until whoever takes it over looks at them again. What a partial record raised its low to without being confirmed is not lowered.
-        select c.low, c.high, c.key_hashes is not null into v_low, v_high, v_ordered from {schema}.claim c
+        select c.low, c.high, c.key_hashes is not null into v_low, v_high, v_holding from {schema}.claim c
          where c.group_id = req.group_id and c.low >= item.low and c.token = item.token and c.high > item.prefix order by c.low limit 1 for update;
         if not found then
             v_lost := v_lost || json_build_object('low', item.low, 'token', item.token);
@@ -333,12 +332,12 @@ begin
         v_mid := greatest(v_low, item.prefix);
         update {schema}.claim c set low = v_mid, messages = null, token = gen_random_uuid(), expires_at = v_now, excused = true where c.group_id = req.group_id and c.low = v_low;
         if item.outcomes is not null then
-            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, v_park, item.outcomes);
+            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, item.outcomes);
         end if;
         delete from {schema}.done d where d.group_id = req.group_id and d.message_id > v_low and d.message_id <= v_mid;
         insert into {schema}.done (group_id, message_id)
         select req.group_id, x.id::bigint from json_array_elements_text(item.done) as x (id) where x.id::bigint > v_mid and x.id::bigint <= v_high on conflict do nothing;
-        v_keyed := v_keyed or v_ordered;
+        v_keyed := v_keyed or v_holding;
     end loop;
     for item in select x.low, x.token from json_to_recordset(req.stale) as x (low bigint, token uuid) order by x.low
     loop
@@ -421,7 +420,7 @@ begin
                    (select array_agg(q.message_id) from due q where q.key_hash is not null) into v_handed, v_count, v_ids from taken t;
             if v_ids is not null then
                 select t.o_ids, t.o_freed into v_line, v_freed
-                  from {schema}.line_up(req.group_id, v_ids, least(case when req.solo then 0 else req.followers end, v_room - v_count - cardinality(v_ids)), v_park, v_now) t;
+                  from {schema}.line_up(req.group_id, v_ids, least(case when req.solo then 0 else req.followers end, v_room - v_count - cardinality(v_ids)), v_park) t;
                 with taken as (
                     update {schema}.delivery d
                        set state = 'running', token = req.delivery_token, instance = req.instance, ceiling_ms = grp.ceiling_ms,
@@ -473,7 +472,7 @@ begin
                 if expired.key_hashes is not null then
                     -- What lower claims have come to hold, and what was set waiting meanwhile, decides anew. A range that was claimed as parallel stays parallel.
                     select t.o_hashes, t.o_messages into v_hashes, v_count
-                      from {schema}.take_keys(req.group_id, req.stream_id, expired.low, v_high, expired.key_order, v_park, req.instance, v_now, 'again') t;
+                      from {schema}.take_keys(req.group_id, req.stream_id, expired.low, v_high, expired.key_order, v_park, req.holds, v_now, 'again') t;
                     update {schema}.claim x set key_hashes = v_hashes, messages = v_count where x.group_id = req.group_id and x.low = expired.low;
                     v_freed := v_freed || array(select h.hash from unnest(expired.key_hashes) as h (hash) except select h.hash from unnest(v_hashes) as h (hash));
                     v_keyed := true;
@@ -502,12 +501,12 @@ begin
             v_more := v_more or exists (select from {schema}.head(req.stream_id, grp.first_id) h
                 where h.head > (select x.claimed from {schema}.cursor x where x.group_id = req.group_id order by x.seq desc limit 1));
         elsif v_range is null and req.range_token is not null then
-            select t.o_low, t.o_high, t.o_more, t.o_claimed, t.o_lost_from, t.o_count, t.o_keyed into v_low, v_high, v_fresh_more, v_claimed, v_lost_from, v_count, v_ordered
+            select t.o_low, t.o_high, t.o_more, t.o_claimed, t.o_lost_from, t.o_count, t.o_keyed into v_low, v_high, v_fresh_more, v_claimed, v_lost_from, v_count, v_holding
               from {schema}.take_fresh(req.group_id, req.stream_id, grp.first_id, least(req.max_messages, v_room, v_free)::integer, req.max_bytes, v_order) t;
             v_hashes := null;
-            if v_ordered then
+            if v_holding then
                 select t.o_hashes, t.o_waiting, case when t.o_hashes is null and t.o_waiting is null then v_count else t.o_messages end into v_hashes, v_waiting, v_count
-                  from {schema}.take_keys(req.group_id, req.stream_id, v_low, v_high, v_order, v_park, req.instance, v_now, 'fresh') t;
+                  from {schema}.take_keys(req.group_id, req.stream_id, v_low, v_high, v_order, v_park, req.holds, v_now, 'fresh') t;
                 v_keyed := v_keyed or v_hashes is not null or v_waiting is not null;
             end if;
             if v_waiting is not null and v_count = 0 then

@@ -19,8 +19,8 @@ language sql immutable parallel safe as $sqlstreams$
     select case when coalesce(p_order, p_options->>'key_order') in ('exclusive', 'ordered') then coalesce(p_order, p_options->>'key_order') end
 $sqlstreams$;
 
--- Those of p_hashes that somebody holds. Of the claims those below p_below count (null: all), but not one of p_instance whose lease has not ended: an instance keeps the line of a key over all its ranges in memory.
-create function {schema}.held_keys(p_group integer, p_hashes bigint[], p_below bigint, p_instance uuid, p_now timestamptz) returns bigint[]
+-- Those of p_hashes that somebody holds. Of the claims those below p_below count (null: all), but not those with a token in p_holds: the caller keeps the line of a key over these in memory.
+create function {schema}.held_keys(p_group integer, p_hashes bigint[], p_below bigint, p_holds uuid[]) returns bigint[]
 language plpgsql set enable_sort = off as $sqlstreams$
 begin
     return array(
@@ -28,7 +28,7 @@ begin
         intersect
         select k.hash from {schema}.claim c cross join lateral unnest(c.key_hashes) as k (hash)
          where c.group_id = p_group and c.low < coalesce(p_below, 9223372036854775807) and c.key_hashes is not null
-           and (p_instance is null or c.instance <> p_instance or c.expires_at <= p_now)
+           and (p_holds is null or not c.token = any (p_holds))
         union
         select h.hash from unnest(p_hashes) as h (hash)
          where exists (select from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.state <> 'waiting' and d.state = 'running'));
@@ -38,7 +38,7 @@ $sqlstreams$;
 -- Looks at the keys of the range (p_low, p_high]. Its exclusive and ordered messages without a mark that must wait become waiting deliveries (o_waiting: their ids) with a mark; o_hashes are the keys of the others (null: none), and
 -- o_messages counts what is left to run. p_how: fresh (no marks if nothing is left to run, because the range is not opened then), again (a takeover), alone (its range is broken up: all become deliveries that
 -- run alone, of each key the first that may run pending and the others waiting; no marks).
-create function {schema}.take_keys(p_group integer, p_stream integer, p_low bigint, p_high bigint, p_order text, p_park boolean, p_instance uuid, p_now timestamptz, p_how text,
+create function {schema}.take_keys(p_group integer, p_stream integer, p_low bigint, p_high bigint, p_order text, p_park boolean, p_holds uuid[], p_now timestamptz, p_how text,
                                    out o_hashes bigint[], out o_waiting bigint[], out o_messages integer)
 language plpgsql as $sqlstreams$
 declare
@@ -70,7 +70,7 @@ begin
     if v_ids is null then
         return;
     end if;
-    v_held := {schema}.held_keys(p_group, v_hashes, p_low, p_instance, p_now);
+    v_held := {schema}.held_keys(p_group, v_hashes, p_low, p_holds);
     -- The membership stands in the list of a query, where it is looked up in a hash table made once.
     with m as materialized (
         select u.id, u.hash, u.n,
@@ -143,12 +143,12 @@ $sqlstreams$;
 -- Chooses among due deliveries with a key. Those whose key is held or that are blocked go (back) to waiting; whoever held or blocked them wakes them. Of each other key the lowest is a head, the others wait, and behind the
 -- heads at most p_followers waiting ones go along, in order of id and as many of one key as of another; an ordered one only if all that could block it go before it. o_ids: what is to be handed out; o_freed: keys that nobody holds and of which
 -- nothing is handed out.
-create function {schema}.line_up(p_group integer, p_ids bigint[], p_followers bigint, p_park boolean, p_now timestamptz, out o_ids bigint[], out o_freed bigint[])
+create function {schema}.line_up(p_group integer, p_ids bigint[], p_followers bigint, p_park boolean, out o_ids bigint[], out o_freed bigint[])
 language plpgsql as $sqlstreams$
 declare
     v_held bigint[];
 begin
-    v_held := {schema}.held_keys(p_group, array(select d.key_hash from {schema}.delivery d where d.group_id = p_group and d.message_id = any (p_ids)), null, null, p_now);
+    v_held := {schema}.held_keys(p_group, array(select d.key_hash from {schema}.delivery d where d.group_id = p_group and d.message_id = any (p_ids)), null, null);
     select array_agg(q.id), array_agg(q.hash) filter (where q.id is null) into o_ids, o_freed
       from (select d.key_hash as hash, min(d.message_id) filter (where not (d.ordered and (
                        exists (select from {schema}.delivery b where b.group_id = p_group and b.key_hash = d.key_hash and b.ordered and b.message_id < d.message_id)
