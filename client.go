@@ -205,10 +205,25 @@ func (c *Client) enter() bool {
 		return false
 	}
 	c.sessions.Add(1)
-	if c.managed && c.upkeep == nil {
+	c.startUpkeep()
+	return true
+}
+
+// startUpkeep is called under mu.
+func (c *Client) startUpkeep() {
+	if c.managed && c.upkeep == nil && !c.closed {
 		c.upkeep = manager.Start(c.store, c.logger, manager.Duties(func(stream int) { c.announce(stream, true) }))
 	}
-	return true
+}
+
+// keepUp starts upkeep, unless this process does without, and lets a duty look at once.
+func (c *Client) keepUp(duty string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.startUpkeep()
+	if c.upkeep != nil {
+		c.upkeep.Kick(duty)
+	}
 }
 
 // InTx runs f in a transaction of the caller's pool, READ COMMITTED, and commits it if f returns nil. Messages that f produces through the given tx are announced right
@@ -270,6 +285,7 @@ type StreamInfo struct {
 	// The limits of its declaration, as in StreamConfig.
 	MaxPayload, MaxKey, MaxHeaders int
 	IdempotencyWindow              time.Duration
+	Keyed                          bool
 }
 
 func streamInfo(row *store.Stream) StreamInfo {
@@ -277,7 +293,7 @@ func streamInfo(row *store.Stream) StreamInfo {
 	// What a later program wrote may not be readable; a list of streams is still one.
 	_ = json.Unmarshal(row.Config, &limits)
 	return StreamInfo{ID: row.ID, Name: row.Name, Kind: row.Kind, FirstID: row.FirstID, CreatedAt: row.CreatedAt,
-		MaxPayload: limits.MaxPayload, MaxKey: limits.MaxKey, MaxHeaders: limits.MaxHeaders, IdempotencyWindow: limits.idempotencyWindow()}
+		MaxPayload: limits.MaxPayload, MaxKey: limits.MaxKey, MaxHeaders: limits.MaxHeaders, IdempotencyWindow: limits.idempotencyWindow(), Keyed: limits.Keyed}
 }
 
 // ListStreams returns all streams by name.

@@ -64,6 +64,10 @@ type StreamConfig struct {
 	MaxHeaders int
 	// IdempotencyWindow is for how long idempotency keys are remembered. Default 24 h; 1 s to 366 days. A changed one applies to keys that are taken from then on.
 	IdempotencyWindow time.Duration
+	// Keyed lets messages be found by their key: Key reads the newest message of a key and its history, and ProduceOptions.ExpectedVersion appends only if nobody else has. It costs an index. Switched on
+	// when the stream holds messages already, it is built in the background, without holding anybody up; until then reading a key can return ErrKeyIndexBuilding. Switched off, the indexes that are there stay, and
+	// new partitions get none. Default off.
+	Keyed bool
 }
 
 // MessageOptions say how a message is run. A message may request them (ProduceOptions.Message), a group sets defaults and limits (ConsumerConfig). Zero means unset.
@@ -303,6 +307,7 @@ type (
 		MaxKey     int   `json:"max_key"`
 		MaxHeaders int   `json:"max_headers"`
 		WindowMS   int64 `json:"idempotency_window_ms"`
+		Keyed      bool  `json:"keyed,omitempty"` // read by statements
 	}
 	storedPolicy struct {
 		TimeoutMS   float64 `json:"timeout_ms"`

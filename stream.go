@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sqlstreams/sqlstreams/internal/diag"
+	"github.com/sqlstreams/sqlstreams/internal/manager"
 	"github.com/sqlstreams/sqlstreams/internal/store"
 )
 
@@ -78,7 +79,7 @@ func (c *Client) registerStream(ctx context.Context, name string, config *Stream
 		return nil, err
 	}
 	s.limits = storedStream{V: configVersion, MaxPayload: or(cfg.MaxPayload, 1<<20), MaxKey: or(cfg.MaxKey, 512), MaxHeaders: or(cfg.MaxHeaders, 16<<10),
-		WindowMS: (cmp.Or(cfg.IdempotencyWindow, defaultWindow)).Milliseconds()}
+		WindowMS: (cmp.Or(cfg.IdempotencyWindow, defaultWindow)).Milliseconds(), Keyed: cfg.Keyed}
 	stored, err := json.Marshal(s.limits)
 	if err != nil {
 		return nil, &diag.Error{Code: diag.InvalidOption, Op: op, Object: s.object, Err: err}
@@ -95,7 +96,22 @@ func (c *Client) registerStream(ctx context.Context, name string, config *Stream
 	}
 	s.id, s.outcome = row.ID, Outcome(row.Outcome)
 	c.logChange(ctx, s.object, row.Outcome, row.Previous, row.Config)
-	return s, nil
+	return s, s.indexKeys(ctx)
+}
+
+// indexKeys sees to it that upkeep looks at a keyed stream whose leaves lack the index, though no consumer runs in this process that would have started it. Nobody waits for the index here.
+func (s *stream) indexKeys(ctx context.Context) error {
+	if !s.limits.Keyed {
+		return nil
+	}
+	gaps, err := s.client.store.KeyIndexGaps(ctx, s.id)
+	if err != nil {
+		return renamed(err, s.object)
+	}
+	if len(gaps) > 0 {
+		s.client.keepUp(manager.KeyIndexes)
+	}
+	return nil
 }
 
 // logChange tells that a declaration replaced another one: two programs that disagree would do so again and again.

@@ -18,7 +18,7 @@ func newStream(a *app) *cobra.Command {
 		`  sqlstreams stream create orders
   sqlstreams stream list
   sqlstreams stream tail orders`,
-		newStreamCreate(a), newStreamList(a), newStreamShow(a), newStreamDelete(a), newStreamTail(a))
+		newStreamCreate(a), newStreamList(a), newStreamShow(a), newStreamDelete(a), newStreamTail(a), newStreamGet(a))
 }
 
 type streamView struct {
@@ -26,15 +26,17 @@ type streamView struct {
 	Name      string     `json:"name"`
 	Kind      string     `json:"kind"` // json, bytes
 	FirstID   int64      `json:"first_id"`
+	Keyed     bool       `json:"keyed"`
 	CreatedAt *time.Time `json:"created_at"`
 }
 
 func viewStream(s sqlstreams.StreamInfo) streamView {
-	return streamView{ID: s.ID, Name: s.Name, Kind: s.Kind, FirstID: s.FirstID, CreatedAt: at(s.CreatedAt)}
+	return streamView{ID: s.ID, Name: s.Name, Kind: s.Kind, FirstID: s.FirstID, Keyed: s.Keyed, CreatedAt: at(s.CreatedAt)}
 }
 
 func newStreamCreate(a *app) *cobra.Command {
 	var codec, maxPayload, maxKey, maxHeaders string
+	var keyed bool
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a stream.",
@@ -49,7 +51,7 @@ Whether a stream holds JSON or bytes is decided now and never changes. Programs 
 			if err := a.changes(cmd); err != nil {
 				return err
 			}
-			config := &sqlstreams.StreamConfig{}
+			config := &sqlstreams.StreamConfig{Keyed: keyed}
 			for _, s := range []struct {
 				flag, text string
 				target     *int
@@ -80,6 +82,7 @@ Whether a stream holds JSON or bytes is decided now and never changes. Programs 
 	flags.StringVar(&maxPayload, "max-payload", "", "largest payload (default 1MiB, at most 256MiB)")
 	flags.StringVar(&maxKey, "max-key", "", "longest key (default 512 bytes, at most 2048)")
 	flags.StringVar(&maxHeaders, "max-headers", "", "largest headers of a message (default 16KiB, at most 1MiB)")
+	flags.BoolVar(&keyed, "keyed", false, "index messages by key, so that a key's newest message and its history can be read")
 	completeWords(cmd, "codec", "json", "raw")
 	return cmd
 }

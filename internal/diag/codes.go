@@ -19,6 +19,7 @@ const (
 	StartIgnored        Code = "SQL0011"
 	DeclarationChanged  Code = "SQL0012"
 	InvalidTransaction  Code = "SQL0013"
+	NotKeyed            Code = "SQL0014"
 )
 
 // Codes of a session's metrics. The first and the third are fixed by the product's first documentation.
@@ -56,6 +57,8 @@ const (
 	SchemaAltered   Code = "SQL0202"
 	MigrationFailed Code = "SQL0203"
 	DutyFailed      Code = "SQL0204"
+	// KeyIndexBuilding: upkeep builds the index by key of a stream that was declared keyed later.
+	KeyIndexBuilding Code = "SQL0205"
 )
 
 // Codes of the connection and the server.

@@ -31,6 +31,8 @@ const (
 	ErrAuthFailed          = Sentinel(AuthFailed)
 	ErrUnsupportedPG       = Sentinel(UnsupportedPG)
 	ErrStatementTimeout    = Sentinel(StatementTimeout)
+	ErrNotKeyed            = Sentinel(NotKeyed)
+	ErrKeyIndexBuilding    = Sentinel(KeyIndexBuilding)
 )
 
 func (s Sentinel) Error() string { return string(s) + ": " + Title(Code(s)) }

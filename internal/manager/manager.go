@@ -45,6 +45,8 @@ type Store interface {
 	StreamsDeleting(ctx context.Context) ([]int, error)
 	DropStream(ctx context.Context, stream int, actor string) error
 	Trim(ctx context.Context, what string, limit int) (int, error)
+	KeyIndexGaps(ctx context.Context, stream int) ([]store.KeyIndexGap, error)
+	BuildKeyIndex(ctx context.Context, gap store.KeyIndexGap) error
 }
 
 // Duty is one kind of upkeep: RunOnce does one bounded pass over all streams.
@@ -52,6 +54,8 @@ type Duty struct {
 	Name    string
 	Every   time.Duration
 	RunOnce func(ctx context.Context, s Store) error
+	// Longest bounds a pass. Default half the lease; a longer one renews the lease while it runs, and ends when it is lost.
+	Longest time.Duration
 }
 
 // Announcer is told of streams in which a pass gave ids to messages, so that their groups need not find out by polling. It does not block.
@@ -66,6 +70,7 @@ func Duties(announce Announcer) []Duty {
 		{Name: "inbox-parts", Every: 15 * time.Second, RunOnce: rotateInbox},
 		{Name: "trim", Every: 20 * time.Second, RunOnce: trim},
 		{Name: "deletions", Every: 30 * time.Second, RunOnce: finishDeletions},
+		{Name: KeyIndexes, Every: 10 * time.Second, RunOnce: buildKeyIndexes, Longest: time.Hour},
 	}
 }
 
@@ -174,6 +179,7 @@ type Runner struct {
 	logger *slog.Logger
 	holder uuid.UUID
 	duties []Duty
+	kicked map[string]chan struct{}
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	mu     sync.Mutex
@@ -183,11 +189,22 @@ type Runner struct {
 // Start runs the duties, one goroutine each, until Stop.
 func Start(s Store, logger *slog.Logger, duties []Duty) *Runner {
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &Runner{store: s, logger: logger, holder: uuid.New(), duties: duties, cancel: cancel, warned: map[string]time.Time{}}
+	r := &Runner{store: s, logger: logger, holder: uuid.New(), duties: duties, kicked: map[string]chan struct{}{}, cancel: cancel, warned: map[string]time.Time{}}
+	for _, duty := range duties {
+		r.kicked[duty.Name] = make(chan struct{}, 1)
+	}
 	for _, duty := range duties {
 		r.wg.Go(func() { r.run(ctx, duty) })
 	}
 	return r
+}
+
+// Kick makes a duty look now whether there is something to do, if this process has it.
+func (r *Runner) Kick(name string) {
+	select {
+	case r.kicked[name] <- struct{}{}:
+	default: // it is about to, or there is no such duty
+	}
 }
 
 // Stop ends the passes that run, frees the leases and returns when every goroutine has ended.
@@ -213,12 +230,11 @@ func (r *Runner) run(ctx context.Context, duty Duty) {
 			timer.Stop()
 			return
 		case <-timer.C:
+		case <-r.kicked[duty.Name]:
+			timer.Stop()
 		}
 		if now := time.Now(); !now.Before(renew) {
-			// A stop lets it end: cut off, it could take the duty after the stop has given everything back.
-			taking, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeTimeout)
-			held, err := r.store.TakeDuty(taking, duty.Name, r.holder, lease)
-			cancel()
+			held, err := r.take(ctx, duty)
 			if err != nil {
 				r.warn(ctx, duty, err)
 				pause = min(max(2*pause, time.Second), lease)
@@ -231,15 +247,59 @@ func (r *Runner) run(ctx context.Context, duty Duty) {
 			}
 			renew = now.Add(lease / 2)
 		}
-		// A pass that hangs ends before the lease does.
-		pass, cancel := context.WithTimeout(ctx, lease/2)
-		err := duty.RunOnce(pass, r.store)
-		cancel()
-		if err != nil {
-			r.warn(ctx, duty, err)
+		if duty.Longest > 0 {
+			renew = r.longPass(ctx, duty, renew)
+		} else {
+			r.pass(ctx, duty, lease/2) // one that hangs ends before the lease does
 		}
 		pause = duty.Every
 	}
+}
+
+func (r *Runner) take(ctx context.Context, duty Duty) (bool, error) {
+	// A stop lets it end: cut off, it could take the duty after the stop has given everything back.
+	taking, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeTimeout)
+	defer cancel()
+	return r.store.TakeDuty(taking, duty.Name, r.holder, lease)
+}
+
+func (r *Runner) pass(ctx context.Context, duty Duty, longest time.Duration) {
+	pass, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	if err := duty.RunOnce(pass, r.store); err != nil {
+		r.warn(ctx, duty, err)
+	}
+}
+
+// longPass runs a pass that may outlast the lease, and renews the lease meanwhile; it returns until when the lease needs no thought. A lease that somebody else has taken, or that could not be renewed in time, ends it.
+func (r *Runner) longPass(ctx context.Context, duty Duty, renew time.Time) time.Time {
+	pass, end := context.WithCancel(ctx)
+	var keeping sync.WaitGroup
+	keeping.Go(func() {
+		timer := time.NewTicker(lease / 4)
+		defer timer.Stop()
+		for kept := time.Now(); ; {
+			select {
+			case <-pass.Done():
+				return
+			case <-timer.C:
+			}
+			now := time.Now()
+			held, err := r.take(pass, duty)
+			switch {
+			case err == nil && held:
+				kept, renew = now, now.Add(lease/2)
+			case err == nil || time.Since(kept) > lease/2:
+				renew = time.Time{}
+				end()
+				return
+			}
+		}
+	})
+	r.pass(pass, duty, duty.Longest)
+	end()
+	keeping.Wait()
+	return renew
 }
 
 // warn tells of a failure at most once a minute for each duty.

@@ -267,3 +267,42 @@ func TestDutiesDoTheirWork(t *testing.T) {
 		}
 	}
 }
+
+// A pass that may take long renews its lease meanwhile, and ends when somebody else has taken it; a kick starts a pass at once.
+func TestLongPassesKeepTheirLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &leases{}
+		began, ended := make(chan time.Time, 10), make(chan time.Time, 10)
+		r := Start(l, quiet(), []Duty{{Name: "long", Every: 24 * time.Hour, Longest: time.Hour, RunOnce: func(ctx context.Context, _ Store) error {
+			began <- time.Now()
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Minute):
+			}
+			ended <- time.Now()
+			return nil
+		}}})
+		start := <-began
+		if took := (<-ended).Sub(start); took != 5*time.Minute {
+			t.Errorf("a pass of five minutes was ended after %v", took)
+		}
+		synctest.Wait()
+		l.mu.Lock()
+		if h := l.held["long"]; h.holder != r.holder || time.Until(h.until) < lease/2 {
+			t.Errorf("the lease ends in %v", time.Until(h.until))
+		}
+		l.mu.Unlock()
+		r.Kick("long")
+		r.Kick("nothing")
+		start = <-began
+		l.mu.Lock()
+		h := l.held["long"]
+		h.holder = uuid.New()
+		l.held["long"] = h
+		l.mu.Unlock()
+		if took := (<-ended).Sub(start); took > lease/2 {
+			t.Errorf("it went on for %v after the lease was lost", took)
+		}
+		r.Stop(t.Context())
+	})
+}

@@ -26,6 +26,19 @@ func (s *Store) Read(ctx context.Context, stream int, low, high int64) ([]delive
 // ReadIDs returns the messages of a group's deliveries, ascending: from the log, and from the deliveries' own copies where the log no longer has them.
 func (s *Store) ReadIDs(ctx context.Context, stream, group int, ids []int64) ([]delivery.Message, error) {
 	ids = slices.Sorted(slices.Values(ids))
+	found, err := s.readLog(ctx, stream, ids)
+	if err != nil || len(found) == len(ids) {
+		return found, err
+	}
+	copies, err := s.readCopies(ctx, group, ids)
+	if err != nil {
+		return nil, err
+	}
+	return merge(found, copies), nil
+}
+
+// readLog returns those of the given messages, ascending, that the log holds.
+func (s *Store) readLog(ctx context.Context, stream int, ids []int64) ([]delivery.Message, error) {
 	var found []delivery.Message
 	for rest := ids; len(rest) > 0; {
 		part, at, err := s.inLeaf(ctx, stream, rest[0], func(at leaf) ([]delivery.Message, error) {
@@ -36,14 +49,7 @@ func (s *Store) ReadIDs(ctx context.Context, stream, group int, ids []int64) ([]
 		}
 		found, rest = append(found, part...), rest[max(1, below(rest, at.high)):]
 	}
-	if len(found) == len(ids) {
-		return found, nil
-	}
-	copies, err := s.readCopies(ctx, group, ids)
-	if err != nil {
-		return nil, err
-	}
-	return merge(found, copies), nil
+	return found, nil
 }
 
 // below counts the ids below limit.

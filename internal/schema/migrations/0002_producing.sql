@@ -42,7 +42,7 @@ declare
     v_head   bigint;
 begin
     perform pg_advisory_xact_lock({class_leaves}, p_stream);
-    select s.first_id, s.partition_rows into v_stream
+    select s.first_id, s.partition_rows, coalesce(s.config->>'keyed' = 'true', false) as keyed into v_stream
       from {schema}.stream s where s.id = p_stream and s.state = 'active';
     if not found then
         return 0;
@@ -56,9 +56,13 @@ begin
         v_rows := coalesce(v_stream.partition_rows, {schema}.leaf_rows(p_stream));
         v_leaf := {log} || p_stream || '_' || v_last;
         execute 'create table ' || v_leaf || ' (like ' || {log} || p_stream || ' including defaults including constraints including indexes)';
+        -- On the leaves alone, as everything is found by leaf. A leaf that exists gets it later, concurrently: not here, where it would stop producers.
+        if v_stream.keyed then
+            execute 'create index log_' || p_stream || '_' || v_last || '_key on ' || v_leaf || ' (message_key, id) where message_key is not null';
+        end if;
         execute 'alter table ' || {log} || p_stream || ' attach partition ' || v_leaf
              || ' for values from (' || v_last || ') to (' || v_last + v_rows || ')';
-        insert into {schema}.partition (stream_id, low, high, state) values (p_stream, v_last, v_last + v_rows, 'ahead');
+        insert into {schema}.partition (stream_id, low, high, state, key_index) values (p_stream, v_last, v_last + v_rows, 'ahead', v_stream.keyed);
         v_made := v_made + 1;
     end loop;
     return v_made;
@@ -485,5 +489,60 @@ begin
     if not v_move.more then
         o_hint := v_move.seen::text;
     end if;
+end
+$sqlstreams$;
+
+-- The ids of a key's messages below p_below, the newest first, from at most p_leaves leaves, each by its own name; at most p_limit, and about p_bytes of payload, but one message at least. All of it is seen by one
+-- snapshot: a version that is removed meanwhile, because a newer one came, is not missed in both places. What waits in the inbox has no id and is not seen. Locks the leaves it looks at, shared.
+-- o_outcome: ok | gone (the stream is) | unkeyed | building (a leaf that had to be looked at has no index yet). o_next: where the next call goes on (its p_below); null: there is nothing more.
+create function {schema}.key_ids(p_stream integer, p_key text, p_below bigint, p_limit integer, p_bytes bigint, p_leaves integer,
+                                 out o_outcome text, out o_ids bigint[], out o_next bigint)
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $sqlstreams$
+declare
+    v_stream record;
+    v_leaf   record;
+    v_found  record;
+    v_looked integer := 0;
+begin
+    o_ids := '{}';
+    select s.first_id, coalesce(s.config->>'keyed' = 'true', false) as keyed into v_stream from {schema}.stream s where s.id = p_stream and s.state = 'active';
+    if not found then
+        o_outcome := 'gone';
+        return;
+    elsif not v_stream.keyed then
+        o_outcome := 'unkeyed';
+        return;
+    end if;
+    o_outcome := 'ok';
+    for v_leaf in select p.low, p.high, p.key_index from {schema}.partition p
+                   where p.stream_id = p_stream and p.state = 'active' and p.low < p_below and p.high > v_stream.first_id order by p.low desc limit p_leaves + 1
+    loop
+        if v_looked = p_leaves then
+            o_next := v_leaf.high;
+            return;
+        elsif not v_leaf.key_index then
+            o_outcome := 'building';
+            return;
+        end if;
+        v_looked := v_looked + 1;
+        -- Bounds instead of an equality, and the key in the order: only the index by key can serve that, whatever the statistics say of how common the key is. (With an equality the primary key, read backwards, may look
+        -- cheaper, and is the whole leaf for a key that is not there.)
+        execute 'select array_agg(r.id order by r.id desc) as ids, sum(r.size) as bytes, count(*) as n, min(r.id) as low
+                   from (select q.id, q.size, sum(q.size) over (order by q.id desc) - q.size as before
+                           from (select l.id, l.size from ' || {log} || p_stream || '_' || v_leaf.low || ' l
+                                  where (l.message_key, l.id) < ($1, $2) and l.message_key >= $1 and l.id >= $3
+                                  order by l.message_key desc, l.id desc limit $4) q) r
+                  where r.before < $5'
+           into v_found using p_key, p_below, v_stream.first_id, p_limit, p_bytes;
+        if v_found.n > 0 then
+            o_ids := o_ids || v_found.ids;
+            p_limit := p_limit - v_found.n;
+            p_bytes := p_bytes - v_found.bytes;
+            if p_limit <= 0 or p_bytes <= 0 then
+                o_next := v_found.low;
+                return;
+            end if;
+        end if;
+    end loop;
 end
 $sqlstreams$;
