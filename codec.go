@@ -114,6 +114,12 @@ func (s *stream) encode(payload any, version int, opts *ProduceOptions) (store.O
 		return bad(diag.InvalidMessage, "the idempotency key is not valid UTF-8 without control characters")
 	}
 	out.IdempotencyKey = opts.IdempotencyKey
+	if v := opts.ExpectedVersion; v < NoVersion {
+		return bad(diag.InvalidOption, "ExpectedVersion is negative and not NoVersion")
+	} else if v != 0 && opts.Key == "" {
+		return bad(diag.InvalidOption, "ExpectedVersion is given without a Key")
+	}
+	out.ExpectedVersion = opts.ExpectedVersion
 	if len(opts.Headers) > 0 {
 		for k, v := range opts.Headers {
 			if !utf8.ValidString(k) || !utf8.ValidString(v) {

@@ -146,6 +146,10 @@ type ProduceOptions struct {
 	// At most 512 bytes of UTF-8 without control characters. A message with a key gets its id a little later (ID 0). If another transaction has taken the key and is still open, it is awaited for at
 	// most 5 s (ErrStreamBusy then); if it rolls back, this message is stored. Default "": none.
 	IdempotencyKey string
+	// ExpectedVersion stores the message only if the newest message of its Key has this id (NoVersion: if the key has none), and nothing of the key that is committed waits for its id; else the error is ErrVersionConflict and
+	// nothing is stored. It needs a Key and a stream that is Keyed. In a batch only the first message of a key can have one: the others follow it. Not in a transaction of the caller's and not beside an IdempotencyKey, because
+	// what the message follows would be decided after the call. Default 0: none is expected.
+	ExpectedVersion int64
 }
 
 // ConsumeOptions belong to one Consume call. The zero value of each field means its default.

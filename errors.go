@@ -40,6 +40,7 @@ const (
 	ErrSchemaAltered       = diag.ErrSchemaAltered       // the schema's migrations are not those of this program
 	ErrAuthFailed          = diag.ErrAuthFailed          // the server refused user, password or certificate
 	ErrUnsupportedPG       = diag.ErrUnsupportedPG       // the server's version or encoding is not supported
+	ErrVersionConflict     = diag.ErrVersionConflict     // the key has another newest version than was expected; see VersionConflict
 	ErrNotKeyed            = diag.ErrNotKeyed            // the stream is not declared Keyed
 	ErrKeyIndexBuilding    = diag.ErrKeyIndexBuilding    // the stream's index by key is still being built
 	ErrStatementTimeout    = diag.ErrStatementTimeout    // the call's time, or the server's for a statement, was over

@@ -45,10 +45,13 @@ func (s *Stream[T]) Producer(*ProducerOptions) *Producer[T] {
 // transactions. If ctx ends, or the connection is lost for longer than can be waited for, while the message is on its way, the error is ErrOutcomeUnknown: the message may have
 // been stored. Otherwise an error means that it was not.
 //
-// Errors: ErrInvalidMessage, ErrTooLarge, ErrInvalidOption, ErrStreamNotFound, ErrClosed, ErrUnreachable and other conditions of the connection, ErrOutcomeUnknown.
+// Errors: ErrInvalidMessage, ErrTooLarge, ErrInvalidOption, ErrStreamNotFound, ErrVersionConflict, ErrNotKeyed and ErrKeyIndexBuilding (all three with an ExpectedVersion), ErrClosed, ErrUnreachable and other conditions of the connection, ErrOutcomeUnknown.
 func (p *Producer[T]) Produce(ctx context.Context, payload *T, opts *ProduceOptions) (Produced, error) {
 	out, err := p.encode(payload, opts)
 	if err != nil {
+		return Produced{}, err
+	}
+	if err := p.core.checkExpected([]store.Outgoing{out}); err != nil {
 		return Produced{}, err
 	}
 	if out.IdempotencyKey != "" {
@@ -86,6 +89,9 @@ func (p *Producer[T]) ProduceBatch(ctx context.Context, batch []Outgoing[T]) ([]
 	}
 	outs, err := p.encodeAll(batch)
 	if err != nil {
+		return nil, err
+	}
+	if err := p.core.checkExpected(outs); err != nil {
 		return nil, err
 	}
 	if store.Keyed(outs) {
@@ -135,6 +141,9 @@ func (p *Producer[T]) putTx(ctx context.Context, tx pgx.Tx, outs []store.Outgoin
 	if tx == nil {
 		return nil, invalid(diag.InvalidTransaction, "produce to", p.core.object, "the transaction is nil")
 	}
+	if err := p.core.expectNothing(outs); err != nil {
+		return nil, err
+	}
 	produced := make([]Produced, len(outs))
 	if store.Keyed(outs) {
 		results, err := p.core.client.store.PutKeyedTx(ctx, tx, p.keyedRequest(outs))
@@ -167,6 +176,9 @@ func (p *Producer[T]) ProduceSQLTx(ctx context.Context, tx *sql.Tx, payload *T, 
 		return Produced{}, invalid(diag.InvalidTransaction, "produce to", p.core.object, "the transaction is nil")
 	}
 	outs := []store.Outgoing{out}
+	if err := p.core.expectNothing(outs); err != nil {
+		return Produced{}, err
+	}
 	var produced Produced
 	if store.Keyed(outs) {
 		results, err := p.core.client.store.PutKeyedSQLTx(ctx, tx, p.keyedRequest(outs))

@@ -3,6 +3,7 @@ package docs_test
 import (
 	"context"
 	"errors"
+	"log"
 	"testing"
 
 	"github.com/sqlstreams/sqlstreams"
@@ -35,6 +36,33 @@ func readKey(ctx context.Context, client *sqlstreams.Client) ([]sqlstreams.Versi
 	return found, err
 }
 
+func withdraw(ctx context.Context, accounts *sqlstreams.Stream[Account]) error {
+	withdrawn := func(a *Account) *Account { return &Account{Cents: a.Cents - 1} }
+	// doc: keys/expect
+	v, err := accounts.Key("a-17").Get(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = accounts.Producer(nil).Produce(ctx, withdrawn(v.Payload), &sqlstreams.ProduceOptions{Key: "a-17", ExpectedVersion: v.ID})
+	if conflict, ok := errors.AsType[*sqlstreams.VersionConflict](err); ok {
+		log.Printf("somebody was quicker: version %d is the newest", conflict.Actual)
+	}
+	// doc: end
+	return err
+}
+
+func payIn(ctx context.Context, accounts *sqlstreams.Stream[Account]) error {
+	// doc: keys/update
+	_, err := accounts.Key("a-17").Update(ctx, func(current *Account) (*Account, error) {
+		if current == nil {
+			return &Account{Cents: 100}, nil
+		}
+		return &Account{Cents: current.Cents + 100}, nil
+	}, nil)
+	// doc: end
+	return err
+}
+
 func TestKeys(t *testing.T) {
 	client, _, _ := open(t)
 	ctx := t.Context()
@@ -52,5 +80,14 @@ func TestKeys(t *testing.T) {
 	}
 	if found, err := readKey(ctx, client); err != nil || len(found) != 3 || found[0].Payload.Cents != 2 {
 		t.Fatal(found, err)
+	}
+	if err := withdraw(ctx, accounts); err != nil {
+		t.Fatal(err)
+	}
+	if err := payIn(ctx, accounts); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := accounts.Key("a-17").Get(ctx); err != nil || v.Payload.Cents != 101 {
+		t.Fatal(v, err)
 	}
 }

@@ -41,6 +41,7 @@ func constants() []constant {
 		{"ConsumeRetrying", diag.ConsumeRetrying},
 		{"OutcomeUnknown", diag.OutcomeUnknown},
 		{"StreamBusy", diag.StreamBusy},
+		{"VersionConflict", diag.VersionConflict},
 		{"SchemaNewer", diag.SchemaNewer},
 		{"SchemaOld", diag.SchemaOld},
 		{"SchemaAltered", diag.SchemaAltered},

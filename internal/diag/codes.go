@@ -48,6 +48,8 @@ const (
 const (
 	OutcomeUnknown Code = "SQL0150"
 	StreamBusy     Code = "SQL0151"
+	// VersionConflict: a message expected another newest version of its key.
+	VersionConflict Code = "SQL0152"
 )
 
 // Codes of schema and upkeep.

@@ -31,6 +31,7 @@ const (
 	ErrAuthFailed          = Sentinel(AuthFailed)
 	ErrUnsupportedPG       = Sentinel(UnsupportedPG)
 	ErrStatementTimeout    = Sentinel(StatementTimeout)
+	ErrVersionConflict     = Sentinel(VersionConflict)
 	ErrNotKeyed            = Sentinel(NotKeyed)
 	ErrKeyIndexBuilding    = Sentinel(KeyIndexBuilding)
 )

@@ -6,8 +6,10 @@ package produce
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +32,8 @@ const (
 	// How long a batch whose outcome is unknown is repeated, and one that cannot be sent at all.
 	settleFor = 30 * time.Second
 	tryFor    = 2 * time.Second
+	// What expects a version cannot take the inbox: it waits for the stream's lock this long, and is then repeated.
+	expectWait = time.Second
 	// After so many batches that were confirmed at once their rows are removed.
 	forgetEvery = 256
 )
@@ -57,7 +61,13 @@ type Batcher struct {
 
 	mu     sync.Mutex
 	closed bool
-	queues map[int]*queue
+	queues map[lane]*queue
+}
+
+// lane is what a queue holds: messages that expect a version of their key travel apart, because they must wait for the stream's lock where others take the inbox.
+type lane struct {
+	stream    int
+	expecting bool
 }
 
 // queue holds what waits for one stream.
@@ -69,6 +79,7 @@ type queue struct {
 	repeated   bool
 	waiting    []*unit
 	sending    bool
+	expecting  bool
 }
 
 // unit is what one call wants stored, all or nothing.
@@ -82,10 +93,13 @@ type unit struct {
 	err      error
 }
 
+// large units go to the inbox by themselves.
+func (u *unit) large() bool { return len(u.messages) > directMessages || u.bytes > directBytes }
+
 // New returns a Batcher. The function stored is told of each commit: direct, or into the inbox.
 func New(appender Appender, stored func(stream int, direct bool)) *Batcher {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Batcher{appender: appender, stored: stored, ctx: ctx, cancel: cancel, queues: map[int]*queue{}}
+	return &Batcher{appender: appender, stored: stored, ctx: ctx, cancel: cancel, queues: map[lane]*queue{}}
 }
 
 // Produce stores messages, all or nothing, and returns once they are committed. If ctx ends first, the error says whether they may have been stored.
@@ -97,15 +111,19 @@ func (b *Batcher) Produce(ctx context.Context, stream int, kind, object string, 
 	for i := range messages {
 		u.bytes += len(messages[i].Payload) + len(messages[i].Headers)
 	}
+	way := lane{stream: stream, expecting: store.Expecting(messages)}
+	if way.expecting && u.large() {
+		return Stored{}, &diag.Error{Code: diag.TooLarge, Op: "produce to", Object: object, Detail: "a batch in which a version is expected has at most 10,000 messages and 16 MiB"}
+	}
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
 		return Stored{}, &diag.Error{Code: diag.Closed, Op: "produce to", Object: object}
 	}
-	q := b.queues[stream]
+	q := b.queues[way]
 	if q == nil {
-		q = &queue{producer: uuid.New(), forgetFrom: 1}
-		b.queues[stream] = q
+		q = &queue{producer: uuid.New(), forgetFrom: 1, expecting: way.expecting}
+		b.queues[way] = q
 	}
 	q.waiting = append(q.waiting, u)
 	if !q.sending {
@@ -186,8 +204,12 @@ func (b *Batcher) take(q *queue) []*unit {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	messages, bytes, n := 0, 0, 0
+	keys := map[string]bool{}
 	for _, u := range q.waiting {
 		if n > 0 && (u.kind != q.waiting[0].kind || messages+len(u.messages) > maxMessages || bytes+u.bytes > maxBytes) {
+			break
+		}
+		if q.expecting && !u.addKeys(keys) {
 			break
 		}
 		messages, bytes, n = messages+len(u.messages), bytes+u.bytes, n+1
@@ -202,6 +224,19 @@ func (b *Batcher) take(q *queue) []*unit {
 		q.sending = false
 	}
 	return units
+}
+
+// addKeys notes the keys of a unit that expects versions; false: one of them is noted already. Two units of one key do not travel together: what the second expects is decided when the first has its ids.
+func (u *unit) addKeys(keys map[string]bool) bool {
+	for i := range u.messages {
+		if keys[u.messages[i].Key] {
+			return false
+		}
+	}
+	for i := range u.messages {
+		keys[u.messages[i].Key] = true
+	}
+	return true
 }
 
 // deliver sees units through and tells their callers.
@@ -221,6 +256,13 @@ func (b *Batcher) deliver(stream int, q *queue, units []*unit) {
 		}
 	}
 	first, err := b.settle(stream, q, units[0].kind, messages, bytes)
+	if conflicts, ok := errors.AsType[store.Conflicts](err); ok {
+		// Nothing was stored. Those that found another version are told so, and the others go again.
+		if rest := refuse(units, err, conflicts); len(rest) > 0 {
+			b.deliver(stream, q, rest)
+		}
+		return
+	}
 	if err != nil && len(units) > 1 && !diag.Retryable(err) && !diag.Unknown(err) && diag.CodeOf(err) == diag.DatabaseError {
 		// The server refused what is in it: each unit is tried for itself, so that only the bad one fails.
 		for _, u := range units {
@@ -241,11 +283,38 @@ func (b *Batcher) deliver(stream int, q *queue, units []*unit) {
 	}
 }
 
+// refuse tells the units that have a conflict, and returns the others.
+func refuse(units []*unit, err error, conflicts store.Conflicts) (rest []*unit) {
+	from := 0
+	for _, u := range units {
+		at := slices.IndexFunc(conflicts, func(c *store.VersionConflict) bool { return c.Message >= from && c.Message < from+len(u.messages) })
+		if at < 0 {
+			rest = append(rest, u)
+		} else {
+			own := *conflicts[at]
+			own.Message -= from
+			u.err = &diag.Error{Code: diag.VersionConflict, Op: "produce to", Err: &own}
+			close(u.done)
+		}
+		from += len(u.messages)
+	}
+	if len(rest) < len(units) {
+		return rest
+	}
+	for _, u := range units { // a conflict of none of them; so that this ends
+		u.err = err
+		close(u.done)
+	}
+	return nil
+}
+
 // settle sends one batch until its outcome is known or the time for that is over.
 func (b *Batcher) settle(stream int, q *queue, kind string, messages []store.Outgoing, bytes int) (first int64, err error) {
 	q.batch++
 	req := &store.AppendRequest{Stream: stream, Kind: kind, Producer: q.producer, Batch: q.batch, Messages: messages}
 	switch {
+	case q.expecting:
+		req.Wait = expectWait
 	case len(messages) > directMessages || bytes > directBytes:
 		req.Wait = -time.Millisecond
 	case len(messages) >= waitMessages:
@@ -272,6 +341,10 @@ func (b *Batcher) until(ctx context.Context, send func(context.Context) error) e
 		err := send(ctx)
 		if err == nil {
 			return nil
+		}
+		if diag.CodeOf(err) == diag.VersionConflict {
+			// Definite, also after a sending that may have taken effect: it has not, or this one would have found it; and it will not, because the key only moves further from what was expected.
+			return err
 		}
 		unknown = unknown || diag.Unknown(err)
 		bound := tryFor

@@ -31,6 +31,9 @@ type Outgoing struct {
 	Options    []byte // nil: none
 
 	IdempotencyKey string // "": none
+
+	// ExpectedVersion is the id that must be the newest of Key, or NoVersion. 0: none is expected.
+	ExpectedVersion int64
 }
 
 // Separator stands between the values of a packed column, Null for a missing one. Neither can occur raw in JSON, and names and keys hold no control characters.
@@ -46,6 +49,7 @@ type packed struct {
 	bytes                               [][]byte
 	versions                            []int32
 	keys, routingKeys, headers, options *string
+	expected                            *string
 }
 
 func pack(kind string, batch []Outgoing) packed {
@@ -71,6 +75,7 @@ func pack(kind string, batch []Outgoing) packed {
 	p.routingKeys = column(batch, false, func(o *Outgoing) []byte { return []byte(o.RoutingKey) })
 	p.headers = column(batch, false, func(o *Outgoing) []byte { return o.Headers })
 	p.options = column(batch, false, func(o *Outgoing) []byte { return o.Options })
+	p.expected = column(batch, false, (*Outgoing).expected)
 	return p
 }
 
@@ -133,12 +138,15 @@ func (s *Store) Append(ctx context.Context, req *AppendRequest) (AppendReply, er
 	for attempt := 0; ; attempt++ {
 		now := time.Now()
 		used := hintFor(conn.Conn(), s.names.Schema, req.Stream, now)
+		if p.expected != nil {
+			used = nil // what an expectation depends on is not looked for by a hint
+		}
 		var outcome string
 		var first *int64
 		var moved *int
-		var seen *string
+		var seen, conflicts *string
 		err := conn.QueryRow(ctx, s.text["append"], req.Stream, req.Kind, req.Wait.Milliseconds(), req.Producer, req.Batch, p.count,
-			p.payloads, p.bytes, p.versions, p.keys, p.routingKeys, p.headers, p.options, used).Scan(&outcome, &first, &moved, &seen)
+			p.payloads, p.bytes, p.versions, p.keys, p.routingKeys, p.headers, p.options, used, p.expected).Scan(&outcome, &first, &moved, &seen, &conflicts)
 		if err != nil {
 			return AppendReply{}, Classify(op, object, err)
 		}
@@ -165,8 +173,12 @@ func (s *Store) Append(ctx context.Context, req *AppendRequest) (AppendReply, er
 			if err := s.makeLeaves(ctx, conn, req.Stream, p.count+drainLimit); err != nil {
 				return reply, err
 			}
+		case "busy":
+			return reply, &diag.Error{Code: diag.StreamBusy, Op: op, Object: object, Detail: "the stream is held, or too many messages wait for their ids, to see what the newest version is", Retryable: true}
+		case "conflict":
+			return reply, conflict(op, object, req.Messages, text(conflicts))
 		default:
-			return reply, &diag.Error{Code: diag.DatabaseError, Op: op, Object: object, Detail: "unexpected outcome " + strconv.Quote(outcome)}
+			return reply, keyedOutcome(op, object, outcome)
 		}
 	}
 }

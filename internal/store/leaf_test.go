@@ -103,7 +103,7 @@ func TestEachStatementNamesItsLeaf(t *testing.T) {
 	// A batch that holds more than it says is refused, across an end too.
 	lie := &AppendRequest{Stream: stream, Kind: KindJSON, Producer: uuid.New(), Batch: 1, Wait: time.Second, Messages: messages(`1`, `2`, `3`, `4`, `5`, `6`)}
 	p := pack(KindJSON, lie.Messages)
-	if _, err := in.pool.Exec(ctx, in.text["append"], stream, KindJSON, 1000, lie.Producer, 1, 4, p.payloads, p.bytes, p.versions, p.keys, p.routingKeys, p.headers, p.options, nil); err == nil {
+	if _, err := in.pool.Exec(ctx, in.text["append"], stream, KindJSON, 1000, lie.Producer, 1, 4, p.payloads, p.bytes, p.versions, p.keys, p.routingKeys, p.headers, p.options, nil, nil); err == nil {
 		t.Fatal("a batch of six was taken for one of four")
 	}
 

@@ -280,10 +280,12 @@ $sqlstreams$;
 
 -- Appends one batch, all or nothing, and commits. Sent alone; its data have arrived before it runs, so no client can sleep on the stream's lock.
 -- p_wait_ms: 0 tries the lock, more waits so long, less takes the inbox at once; not got, the batch goes to the inbox.
--- o_outcome: appended | inbox | repeated (stored before: o_first as then, null if it went to the inbox) | partition (nothing changed: make leaves, repeat) | gone | kind
+-- p_expected: packed like p_keys, the ids that are to be the newest of the messages' keys (-1: the key has none), each key once. Then the batch is never put into the inbox, and stored only if all of it holds.
+-- o_outcome: appended | inbox | repeated (stored before: o_first as then, null if it went to the inbox) | partition (nothing of the batch is stored: make leaves, repeat) | gone | kind
+-- and with p_expected: busy (the lock was not got, or more waits in the inbox than was moved: repeat) | conflict (o_conflicts: "n=id" of each message whose key has another newest id) | unkeyed | building
 create procedure {schema}.append(p_stream integer, p_kind text, p_wait_ms integer, p_producer uuid, p_batch bigint, p_count integer,
                                  p_payloads text, p_bytes bytea[], p_versions integer[], p_keys text, p_routing_keys text, p_headers text, p_options text,
-                                 p_hint text, inout o_outcome text, inout o_first bigint, inout o_moved integer, inout o_hint text)
+                                 p_hint text, p_expected text, inout o_outcome text, inout o_first bigint, inout o_moved integer, inout o_hint text, inout o_conflicts text)
 language plpgsql as $sqlstreams$
 declare
     v_locked  boolean := false;
@@ -319,6 +321,10 @@ begin
             v_locked := false;
         end;
         perform set_config('lock_timeout', '2s', true);
+    end if;
+    if p_expected is not null and not v_locked then
+        o_outcome := 'busy';
+        return;
     end if;
 
     -- From here on statements see all that earlier holders of the lock committed.
@@ -361,6 +367,11 @@ begin
             if v_head + v_move.moved >= v_state.leaf_ahead then
                 perform {schema}.use_leaves(p_stream, v_head + v_move.moved);
             end if;
+            if p_expected is not null then
+                -- Among what is left may be a message of the key. What was moved stays so.
+                o_outcome := case when v_head + v_move.moved + p_count >= v_state.leaf_end then 'partition' else 'busy' end;
+                return;
+            end if;
             v_locked := false;
         elsif v_state.leaf_end is null or v_head + v_move.moved + p_count >= v_state.leaf_end then
             rollback;
@@ -370,6 +381,16 @@ begin
         end if;
     end if;
 
+    if p_expected is not null then
+        -- What was moved a moment ago counts, so the leaf that it lies in must be in use. It stays moved, whatever becomes of the batch.
+        if v_head + v_move.moved >= v_state.leaf_ahead then
+            perform {schema}.use_leaves(p_stream, v_head + v_move.moved);
+        end if;
+        select c.o_outcome, c.o_conflicts into o_outcome, o_conflicts from {schema}.check_expected(p_stream, p_keys, p_expected) c;
+        if o_outcome <> 'ok' then
+            return;
+        end if;
+    end if;
     if v_locked then
         o_first := v_head + v_move.moved + 1;
         o_hint := v_move.seen::text;
@@ -489,60 +510,5 @@ begin
     if not v_move.more then
         o_hint := v_move.seen::text;
     end if;
-end
-$sqlstreams$;
-
--- The ids of a key's messages below p_below, the newest first, from at most p_leaves leaves, each by its own name; at most p_limit, and about p_bytes of payload, but one message at least. All of it is seen by one
--- snapshot: a version that is removed meanwhile, because a newer one came, is not missed in both places. What waits in the inbox has no id and is not seen. Locks the leaves it looks at, shared.
--- o_outcome: ok | gone (the stream is) | unkeyed | building (a leaf that had to be looked at has no index yet). o_next: where the next call goes on (its p_below); null: there is nothing more.
-create function {schema}.key_ids(p_stream integer, p_key text, p_below bigint, p_limit integer, p_bytes bigint, p_leaves integer,
-                                 out o_outcome text, out o_ids bigint[], out o_next bigint)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $sqlstreams$
-declare
-    v_stream record;
-    v_leaf   record;
-    v_found  record;
-    v_looked integer := 0;
-begin
-    o_ids := '{}';
-    select s.first_id, coalesce(s.config->>'keyed' = 'true', false) as keyed into v_stream from {schema}.stream s where s.id = p_stream and s.state = 'active';
-    if not found then
-        o_outcome := 'gone';
-        return;
-    elsif not v_stream.keyed then
-        o_outcome := 'unkeyed';
-        return;
-    end if;
-    o_outcome := 'ok';
-    for v_leaf in select p.low, p.high, p.key_index from {schema}.partition p
-                   where p.stream_id = p_stream and p.state = 'active' and p.low < p_below and p.high > v_stream.first_id order by p.low desc limit p_leaves + 1
-    loop
-        if v_looked = p_leaves then
-            o_next := v_leaf.high;
-            return;
-        elsif not v_leaf.key_index then
-            o_outcome := 'building';
-            return;
-        end if;
-        v_looked := v_looked + 1;
-        -- Bounds instead of an equality, and the key in the order: only the index by key can serve that, whatever the statistics say of how common the key is. (With an equality the primary key, read backwards, may look
-        -- cheaper, and is the whole leaf for a key that is not there.)
-        execute 'select array_agg(r.id order by r.id desc) as ids, sum(r.size) as bytes, count(*) as n, min(r.id) as low
-                   from (select q.id, q.size, sum(q.size) over (order by q.id desc) - q.size as before
-                           from (select l.id, l.size from ' || {log} || p_stream || '_' || v_leaf.low || ' l
-                                  where (l.message_key, l.id) < ($1, $2) and l.message_key >= $1 and l.id >= $3
-                                  order by l.message_key desc, l.id desc limit $4) q) r
-                  where r.before < $5'
-           into v_found using p_key, p_below, v_stream.first_id, p_limit, p_bytes;
-        if v_found.n > 0 then
-            o_ids := o_ids || v_found.ids;
-            p_limit := p_limit - v_found.n;
-            p_bytes := p_bytes - v_found.bytes;
-            if p_limit <= 0 or p_bytes <= 0 then
-                o_next := v_found.low;
-                return;
-            end if;
-        end if;
-    end loop;
 end
 $sqlstreams$;
