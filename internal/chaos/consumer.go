@@ -7,6 +7,8 @@ import (
 	"hash/fnv"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sqlstreams/sqlstreams"
@@ -19,6 +21,7 @@ import (
 const (
 	moodWild = "wild" // some fail, some are slow, some hang, some end for good
 	moodBusy = "busy" // all take workerConfig.Busy, whatever their context says, and succeed
+	moodKeys = "keys" // one attempt in five fails
 )
 
 // The leases of a run; see the package comment.
@@ -34,28 +37,36 @@ const (
 const maxAttempts = 4
 
 func (w *worker) consume(ctx context.Context) error {
-	var consumer *sqlstreams.Consumer[Payload]
-	if !w.insist(ctx, "register", func() (err error) {
-		consumer, err = w.stream.RegisterConsumer(ctx, w.cfg.Group, &sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{
-			Timeout: handlerTimeout, MaxAttempts: maxAttempts, BaseDelay: 100 * time.Millisecond, MaxDelay: time.Second}})
-		return err
-	}) {
-		return nil
+	consumers := make([]*sqlstreams.Consumer[Payload], len(w.cfg.Groups))
+	for i, m := range w.cfg.Groups {
+		if !w.insist(ctx, "register", func() (err error) {
+			consumers[i], err = w.stream.RegisterConsumer(ctx, m.Group, &sqlstreams.ConsumerConfig{KeyOrder: m.Order, Message: &sqlstreams.MessageOptions{
+				Timeout: handlerTimeout, MaxAttempts: maxAttempts, BaseDelay: 100 * time.Millisecond, MaxDelay: time.Second}})
+			return err
+		}) {
+			return nil
+		}
 	}
 	if err := w.ready(); err != nil {
 		return err
 	}
 	opts := &sqlstreams.ConsumeOptions{Handlers: w.cfg.Handlers, QueueMargin: queueMargin, TimeoutGrace: timeoutGrace, RecordMargin: recordMargin}
-	if w.cfg.Effects {
-		return consumer.ConsumeTx(ctx, w.handleTx, opts)
+	var sessions errgroup.Group
+	for i, m := range w.cfg.Groups {
+		sessions.Go(func() error {
+			if m.Effects {
+				return consumers[i].ConsumeTx(ctx, w.handleTx, opts)
+			}
+			return consumers[i].Consume(ctx, w.handle, opts)
+		})
 	}
-	return consumer.Consume(ctx, w.handle, opts)
+	return sessions.Wait()
 }
 
 // handleTx leaves an effect, which goes with the transaction if the message does not succeed.
 func (w *worker) handleTx(ctx context.Context, tx pgx.Tx, p *Payload) error {
 	meta, _ := sqlstreams.MetaFromContext(ctx)
-	if _, err := tx.Exec(ctx, `insert into public.effect (group_name, message) values ($1, $2)`, meta.Group, meta.ID); err != nil {
+	if _, err := tx.Exec(ctx, leaveEffect, meta.Group, meta.ID, meta.Key); err != nil {
 		return sqlstreams.Delay(100 * time.Millisecond) // a connection that is gone is not the message's fault
 	}
 	return w.handle(ctx, p)
@@ -92,9 +103,12 @@ var errPanic = errors.New("panic")
 // behave decides by the message and the group, so that a message behaves alike wherever it runs.
 func (w *worker) behave(ctx context.Context, meta *sqlstreams.Meta) (ledger.Result, error) {
 	first := meta.Attempt == 1
-	if w.cfg.Mood == moodBusy {
+	switch w.cfg.Mood {
+	case moodBusy:
 		pause(context.WithoutCancel(ctx), w.cfg.Busy)
 		return ledger.OK, nil
+	case moodKeys:
+		return w.failing(ctx, meta)
 	}
 	r := dice(w.cfg.Seed, meta.Group, meta.ID)
 	kind := r % 1000
@@ -147,7 +161,7 @@ func (h watcher) Observe(e sqlstreams.Event) {
 	kind := e.Kind
 	switch e.Kind {
 	case consume.KindAttempt:
-		if !h.w.cfg.Effects || e.Outcome != delivery.Delayed {
+		if len(h.w.cfg.withEffects()) == 0 || e.Outcome != delivery.Delayed {
 			return
 		}
 		kind = ledger.ToldAgain

@@ -17,6 +17,9 @@
 //	kill-backend                     SIGKILL of one server process: the server recovers by itself
 //	server-immediate                 pg_ctl stop -m immediate, a moment of silence, start
 //
+// Keys mode has messages of 10,000 keys, some of them hot, ten processes that each consume in two groups (one ordered by its config, with effects; one as messages request), and attempts of which one in
+// five fails. Each second a process is killed, every five one is frozen.
+//
 // # Leases
 //
 // They are short, or a minute would not do: timeout 1 s, queue margin 1 s (its minimum), grace 100 ms, record margin 500 ms, so 2.6 s. A frozen process is frozen

@@ -75,7 +75,7 @@ func (r *run) inject(ctx context.Context, s step) error {
 	case kind == killProducer || kind == stopProducer:
 		is = isRole(roleProducer)
 	case group != "":
-		is = func(p *process) bool { return p.cfg.Group == group }
+		is = func(p *process) bool { return p.cfg.in(group) }
 	}
 	switch kind {
 	case terminate, killBackend:

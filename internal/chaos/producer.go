@@ -20,6 +20,7 @@ const (
 	mixWild  = "wild"  // every way, with rollbacks, slow transactions and calls that are given up early
 	mixPlain = "plain" // single, batch and transactions that are committed
 	mixOne   = "one"   // one batch of the quota
+	mixKeys  = "keys"  // as mixPlain, with keys and orders
 )
 
 // The ways of producing, as the ledger names them.
@@ -132,9 +133,15 @@ func (p *producing) call(random *rand.Rand) error {
 		}
 		batch[i].Payload = newPayload(id, size)
 		messages[i].Business = id
-		if random.IntN(2) == 0 {
-			messages[i].Key = fmt.Sprintf("key %d", random.IntN(100))
-			batch[i].Options = &sqlstreams.ProduceOptions{Key: messages[i].Key, Headers: map[string]string{"id": id}}
+		switch {
+		case p.cfg.Mix == mixKeys:
+			batch[i].Options = p.keyed(random, first+int64(i))
+		case random.IntN(2) == 0:
+			batch[i].Options = &sqlstreams.ProduceOptions{Key: fmt.Sprintf("key %d", random.IntN(100))}
+		}
+		if o := batch[i].Options; o != nil && o.Key != "" {
+			o.Headers = map[string]string{"id": id}
+			messages[i].Key, messages[i].Order = o.Key, string(o.KeyOrder)
 		}
 	}
 	// Long enough for a restart of the server; a call that is given up early learns that its outcome is unknown.

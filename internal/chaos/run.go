@@ -44,6 +44,7 @@ type run struct {
 	resumes   []resume
 	skipped   int
 	drained   time.Duration
+	took      time.Duration
 	wg        sync.WaitGroup // the goroutines that wait for processes
 
 	mu         sync.Mutex
@@ -137,7 +138,7 @@ func (r *run) install(ctx context.Context) error {
 		return err
 	}
 	defer client.Close(ctx)
-	if _, err := pool.Exec(ctx, `create table public.effect (group_name text not null, message bigint not null)`); err != nil {
+	if _, err := pool.Exec(ctx, effectTable); err != nil {
 		return err
 	}
 	_, err = sqlstreams.RegisterStream[Payload](ctx, client, streamName, nil)
@@ -186,22 +187,12 @@ func (r *run) say(format string, args ...any) {
 
 // whole is the run.
 func (r *run) whole(ctx context.Context) (*Result, error) {
-	steps := killPlan(r.cfg.Seed, r.cfg.Duration, r.cfg.Groups)
-	if r.cfg.Mode == ModeChaos {
-		var err error
-		if steps, err = plan(r.cfg.Seed, r.cfg.Duration, r.cfg.Faults); err != nil {
-			return nil, err
-		}
+	steps, err := r.steps()
+	if err != nil {
+		return nil, err
 	}
-	if r.cfg.Sabotage == SabotageTx {
-		if err := breakEffects(ctx, r.pool); err != nil {
-			return nil, err
-		}
-	}
-	if r.cfg.Sabotage == SabotageToken {
-		if err := breakToken(ctx, r.pool); err != nil {
-			return nil, err
-		}
+	if err := r.sabotage(ctx); err != nil {
+		return nil, err
 	}
 	r.say("seed %d, %s mode: %d messages by %d producers, %d groups of %d processes, leases of %v (timeout %v, queue margin %v, grace %v, record margin %v)",
 		r.cfg.Seed, r.cfg.Mode, r.cfg.Messages, r.cfg.Producers, r.cfg.Groups, r.cfg.Processes, leaseTime, handlerTimeout, queueMargin, timeoutGrace, recordMargin)
@@ -209,12 +200,8 @@ func (r *run) whole(ctx context.Context) (*Result, error) {
 	for _, s := range steps {
 		_, _ = fmt.Fprintf(r.cfg.Out, "        %s\n", s)
 	}
-	for g := range r.cfg.Groups {
-		for slot := range r.cfg.Processes {
-			if _, err := r.spawnConsumer(g, slot); err != nil {
-				return nil, err
-			}
-		}
+	if err := r.spawnConsumers(); err != nil {
+		return nil, err
 	}
 	for slot := range r.cfg.Producers {
 		if _, err := r.spawnProducer(slot); err != nil {
@@ -236,20 +223,48 @@ func (r *run) whole(ctx context.Context) (*Result, error) {
 	return r.finish(ctx)
 }
 
+// steps makes the schedule of the run's mode.
+func (r *run) steps() ([]step, error) {
+	switch r.cfg.Mode {
+	case ModeKill:
+		return killPlan(r.cfg.Seed, r.cfg.Duration, r.cfg.Groups), nil
+	case ModeKeys:
+		return keysPlan(r.cfg.Seed, r.cfg.Duration), nil
+	default:
+		return plan(r.cfg.Seed, r.cfg.Duration, r.cfg.Faults)
+	}
+}
+
 // place counts the processes that took a place, for the name of the next one.
 func (r *run) place(name string) string {
 	r.names[name]++
 	return fmt.Sprintf("%s.%d", name, r.names[name])
 }
 
-func (r *run) spawnConsumer(group, slot int) (*process, error) {
-	cfg := workerConfig{Name: r.place(fmt.Sprintf("%s-%d", groupName(group), slot+1)), Role: roleConsumer, Seed: r.cfg.Seed, Group: groupName(group), Handlers: 10, Mood: moodWild, Managed: true}
-	if r.cfg.Mode == ModeKill {
-		cfg.Mood, cfg.Busy = moodBusy, 2*time.Millisecond
-	} else {
-		cfg.Effects = group == r.cfg.Groups-1
+func (r *run) spawnConsumers() error {
+	if r.cfg.Mode == ModeKeys {
+		for slot := range r.cfg.Processes {
+			cfg := workerConfig{Name: r.place(fmt.Sprintf("c%d", slot+1)), Role: roleConsumer, Seed: r.cfg.Seed, Groups: keysGroups(), Handlers: 5, Mood: moodKeys, Managed: true}
+			if _, err := r.spawn(cfg, slot); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	return r.spawn(cfg, slot)
+	for group := range r.cfg.Groups {
+		for slot := range r.cfg.Processes {
+			name := groupName(group)
+			cfg := workerConfig{Name: r.place(fmt.Sprintf("%s-%d", name, slot+1)), Role: roleConsumer, Seed: r.cfg.Seed, Handlers: 10, Mood: moodWild, Managed: true,
+				Groups: []membership{{Group: name, Effects: r.cfg.Mode == ModeChaos && group == r.cfg.Groups-1}}}
+			if r.cfg.Mode == ModeKill {
+				cfg.Mood, cfg.Busy = moodBusy, 2*time.Millisecond
+			}
+			if _, err := r.spawn(cfg, slot); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (r *run) spawnProducer(slot int) (*process, error) {
@@ -257,8 +272,11 @@ func (r *run) spawnProducer(slot int) (*process, error) {
 		Rate: float64(r.cfg.Messages) / r.cfg.Duration.Seconds() / float64(r.cfg.Producers)}
 	// Each process produces something else.
 	cfg.Seed = dice(r.cfg.Seed, cfg.Name, 0)
-	if r.cfg.Mode == ModeKill {
-		cfg.Mix = mixPlain
+	if r.cfg.Mode != ModeChaos {
+		cfg.Mix, cfg.Keys = mixPlain, r.cfg.Keys
+		if r.cfg.Mode == ModeKeys {
+			cfg.Mix = mixKeys
+		}
 		cfg.Quota = (r.cfg.Messages + slot) / r.cfg.Producers // together exactly Messages
 	}
 	return r.spawn(cfg, slot)
@@ -306,7 +324,7 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 			}
 		}
 	}
-	if r.cfg.Mode == ModeKill {
+	if r.cfg.Mode != ModeChaos {
 		if err := r.quotas(ctx); err != nil {
 			return nil, err
 		}
@@ -317,6 +335,7 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 	if err := r.drain(ctx); err != nil {
 		return nil, err
 	}
+	r.took = time.Since(r.began)
 	if err := r.end(ctx, roleConsumer, 20*time.Second); err != nil {
 		return nil, err
 	}
@@ -335,13 +354,15 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if at := slices.IndexFunc(r.processes, func(p *process) bool { return p.cfg.Effects }); at >= 0 && r.drained > 0 {
-		if err := r.checkEffects(ctx, r.processes[at].cfg.Group); err != nil {
-			return nil, err
+	result := &Result{Skipped: r.skipped, Drained: r.drained, Took: r.took,
+		Report: ledger.Check(book, snap, ledger.Settings{Timeout: handlerTimeout, Lease: leaseTime, Chaos: true})}
+	if at := slices.IndexFunc(r.processes, func(p *process) bool { return len(p.cfg.withEffects()) > 0 }); at >= 0 && r.drained > 0 {
+		for _, m := range r.processes[at].cfg.withEffects() {
+			if result.Effects, err = r.checkEffects(ctx, m); err != nil {
+				return nil, err
+			}
 		}
 	}
-	result := &Result{Skipped: r.skipped, Drained: r.drained,
-		Report: ledger.Check(book, snap, ledger.Settings{Timeout: handlerTimeout, Lease: leaseTime, Chaos: true})}
 	r.mu.Lock()
 	result.Complaints = r.complaints
 	r.mu.Unlock()

@@ -10,6 +10,35 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// sabotage breaks what is to be broken before anything happens.
+func (r *run) sabotage(ctx context.Context) error {
+	switch r.cfg.Sabotage {
+	case SabotageTx:
+		return breakEffects(ctx, r.pool)
+	case SabotageToken:
+		return breakToken(ctx, r.pool)
+	case SabotageOrder:
+		return breakOrder(ctx, r.pool)
+	}
+	return nil
+}
+
+// breakOrder lets ranges and deliveries forget the keys that they hold. What an instance has in memory stays in line; it does not see what others have.
+func breakOrder(ctx context.Context, pool *pgxpool.Pool) error {
+	for _, sql := range []string{
+		`create function public.forget_claim() returns trigger language plpgsql as $$ begin new.key_hashes := '{}'; return new; end $$`,
+		`create trigger forget_keys before insert or update on sqlstreams.claim for each row execute function public.forget_claim()`,
+		`create function public.forget_delivery() returns trigger language plpgsql as
+			$$ begin new.key_hash := null; new.ordered := false; if new.state = 'waiting' then new.state := 'pending'; end if; return new; end $$`,
+		`create trigger forget_keys before insert or update on sqlstreams.delivery for each row execute function public.forget_delivery()`,
+	} {
+		if _, err := pool.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // breakToken takes the token out of the procedure that records results: whoever comes with a range's lower end, or with a delivery's id, is believed to hold it.
 func breakToken(ctx context.Context, pool *pgxpool.Pool) error {
 	var text string

@@ -42,7 +42,7 @@ func (r *run) produceBatch(t *testing.T, n int) {
 
 func (r *run) consumer(t *testing.T, name string, handlers int, busy time.Duration) *process {
 	t.Helper()
-	p, err := r.spawn(workerConfig{Name: name, Role: roleConsumer, Group: "g", Handlers: handlers, Mood: moodBusy, Busy: busy}, 0)
+	p, err := r.spawn(workerConfig{Name: name, Role: roleConsumer, Groups: []membership{{Group: "g"}}, Handlers: handlers, Mood: moodBusy, Busy: busy}, 0)
 	must(t, err)
 	return p
 }

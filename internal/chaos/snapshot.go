@@ -38,12 +38,12 @@ func (r reader) snapshot(stream, field string) (*ledger.Snapshot, error) {
 		return nil, err
 	}
 	var err error
-	if s.Messages, err = collect[ledger.MessageRow](r, func(row pgx.Rows, m *ledger.MessageRow) error { return row.Scan(&m.ID, &m.Business, &m.Key) },
-		fmt.Sprintf("select id, coalesce(payload->>$1, ''), coalesce(message_key, '') from %s.log_%d order by id", r.schema, id), field); err != nil {
+	if s.Messages, err = collect[ledger.MessageRow](r, func(row pgx.Rows, m *ledger.MessageRow) error { return row.Scan(&m.ID, &m.Business, &m.Key, &m.Order) },
+		fmt.Sprintf("select id, coalesce(payload->>$1, ''), coalesce(message_key, ''), coalesce(options->>'key_order', '') from %s.log_%d order by id", r.schema, id), field); err != nil {
 		return nil, err
 	}
-	if s.Inbox, err = collect[ledger.MessageRow](r, func(row pgx.Rows, m *ledger.MessageRow) error { return row.Scan(&m.Business, &m.Key) },
-		"select coalesce(payload->>$1, ''), coalesce(message_key, '') from "+r.schema+".inbox where stream_id = $2 order by seq", field, id); err != nil {
+	if s.Inbox, err = collect[ledger.MessageRow](r, func(row pgx.Rows, m *ledger.MessageRow) error { return row.Scan(&m.Business, &m.Key, &m.Order) },
+		"select coalesce(payload->>$1, ''), coalesce(message_key, ''), coalesce(options->>'key_order', '') from "+r.schema+".inbox where stream_id = $2 order by seq", field, id); err != nil {
 		return nil, err
 	}
 	type named struct {
@@ -67,7 +67,8 @@ func (r reader) snapshot(stream, field string) (*ledger.Snapshot, error) {
 
 func (r reader) group(id int, name string) (g ledger.GroupRows, err error) {
 	g.Name = name
-	if err := r.tx.QueryRow(r.ctx, "select coalesce((select claimed from "+r.schema+".cursor where group_id = $1 order by seq desc limit 1), 0)", id).Scan(&g.Claimed); err != nil {
+	if err := r.tx.QueryRow(r.ctx, "select coalesce((select claimed from "+r.schema+".cursor where group_id = $1 order by seq desc limit 1), 0), coalesce(g.config->>'key_order', '') from "+r.schema+".consumer_group g where g.id = $1",
+		id).Scan(&g.Claimed, &g.KeyOrder); err != nil {
 		return g, err
 	}
 	if g.Claims, err = collect[ledger.Span](r, func(row pgx.Rows, s *ledger.Span) error { return row.Scan(&s.Low, &s.High) },

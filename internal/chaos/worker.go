@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,17 +45,41 @@ type workerConfig struct {
 	Managed bool   `json:"managed"` // it may run upkeep
 
 	// Consumers.
-	Group    string        `json:"group,omitempty"`
-	Handlers int           `json:"handlers,omitempty"`
+	Groups   []membership  `json:"groups,omitempty"`
+	Handlers int           `json:"handlers,omitempty"` // of each group
 	Mood     string        `json:"mood,omitempty"`
-	Busy     time.Duration `json:"busy,omitempty"`    // how long each handler takes, in moodBusy
-	Effects  bool          `json:"effects,omitempty"` // handlers write to a table, in the transaction that records their message
+	Busy     time.Duration `json:"busy,omitempty"` // how long each handler takes, in moodBusy
 
 	// Producers.
 	Mix   string  `json:"mix,omitempty"`
 	Rate  float64 `json:"rate,omitempty"`  // messages a second
 	Quota int     `json:"quota,omitempty"` // confirmed messages after which it waits for its end; 0: none
 	Size  int     `json:"size,omitempty"`  // bytes of a payload, about
+	Keys  int     `json:"keys,omitempty"`  // how many, in mixKeys
+}
+
+// membership is a group in which a process consumes.
+type membership struct {
+	Group   string              `json:"group"`
+	Order   sqlstreams.KeyOrder `json:"order,omitempty"`   // overrides what messages request
+	Effects bool                `json:"effects,omitempty"` // handlers write to a table, in the transaction that records their message
+}
+
+func (m membership) ordered() bool { return m.Order == sqlstreams.Ordered }
+
+// in says whether the process consumes in a group.
+func (c *workerConfig) in(group string) bool {
+	return slices.ContainsFunc(c.Groups, func(m membership) bool { return m.Group == group })
+}
+
+// withEffects returns the groups whose handlers leave effects.
+func (c *workerConfig) withEffects() (all []membership) {
+	for _, m := range c.Groups {
+		if m.Effects {
+			all = append(all, m)
+		}
+	}
+	return all
 }
 
 // IsWorker says whether this process was started as a worker: then it must call WorkerMain and do nothing else.
@@ -124,10 +149,7 @@ func (w *worker) serve(ctx context.Context) error {
 	}
 	// By this name the run finds the connections of a process.
 	config.ConnConfig.RuntimeParams["application_name"] = w.cfg.Name
-	config.MaxConns = 6
-	if w.cfg.Effects {
-		config.MaxConns += int32(w.cfg.Handlers)
-	}
+	config.MaxConns = int32(6 + len(w.cfg.withEffects())*w.cfg.Handlers)
 	if w.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
 	}

@@ -266,6 +266,8 @@ func (c *checker) wanted(stream string, m *MessageRow) {
 		f.Detail = "stored, though it was " + string(in.call.Outcome)
 	case in.call.Messages[in.index].Key != m.Key:
 		f.Kind, f.Detail = KindAltered, fmt.Sprintf("its key is %q, it was produced with %q", m.Key, in.call.Messages[in.index].Key)
+	case in.call.Messages[in.index].Order != m.Order:
+		f.Kind, f.Detail = KindAltered, fmt.Sprintf("it requests the order %q, it was produced with %q", m.Order, in.call.Messages[in.index].Order)
 	default:
 		if in.call.Outcome == Unknown {
 			c.r.UnknownStored++

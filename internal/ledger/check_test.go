@@ -42,6 +42,7 @@ func TestEachBrokenPromiseIsFound(t *testing.T) {
 		{"a refused message that is stored", func(s *scene) { s.ledger("p2").Calls[1].Outcome = Refused }, map[Kind]int{KindInvented: 1}},
 		{"a message of a rolled back transaction that is stored", func(s *scene) { s.ledger("p2").Calls[1].Outcome = RolledBack }, map[Kind]int{KindInvented: 1}},
 		{"a stored key that is another", func(s *scene) { s.stream().Messages[6].Key = "k2" }, map[Kind]int{KindAltered: 1}},
+		{"a stored order that is another", func(s *scene) { s.stream().Messages[6].Order = Exclusive }, map[Kind]int{KindAltered: 1}},
 		{"a handled key that is another", func(s *scene) { s.runs("b1", 7)[0].Message.Key = "k2" }, map[Kind]int{KindAltered: 1}},
 		{"contents that are others", func(s *scene) { s.runs("b1", 7)[0].Result = Altered; s.run("b1", "b", 7, 500, 510, 480+lease, 2, OK) }, map[Kind]int{KindAltered: 1}},
 		{"a message stored under two ids", func(s *scene) {
@@ -62,7 +63,7 @@ func TestEachBrokenPromiseIsFound(t *testing.T) {
 			s.ledger("p1").Calls[0].IDs = nil
 		}, map[Kind]int{KindOrder: 2}}, // m2 to m4, and m5 with m6
 		{"a later call of another process under a lower id", func(s *scene) { s.swap(6, 7) }, map[Kind]int{KindOrder: 1}},
-		{"an ordered key whose second message ran before its first had ended", func(s *scene) { s.runs("b1", 2)[0].Began = at(204) }, map[Kind]int{KindKeyOrder: 1}},
+		{"an ordered key whose second message ran before its first had ended", func(s *scene) { s.runs("b1", 2)[0].Began = at(204) }, map[Kind]int{KindKeyOrder: 1, KindKeyTogether: 1}},
 		{"an ordered key whose second message ran while its first waited for its retry", func(s *scene) {
 			s.runs("b1", 1)[0].Result = Failed
 			s.run("b1", "b", 1, 900, 910, 890+lease, 2, OK)

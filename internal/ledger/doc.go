@@ -17,6 +17,13 @@
 //
 // A call without an outcome (its process was killed) counts as unknown: its messages may or may not be there, but never twice.
 //
+// # Order by key
+//
+// A run of an ordered message may begin when every lower ordered one of its key has a recorded success or is dead, and no two exclusive or ordered ones of a key
+// run at once. Of several successes of a message the last one was recorded, as a recorded one is not repeated; the tables say who died, when, and who waits still. One exception: what followed the
+// end of the lower one in the same instance under the same lease goes on in memory and is recorded with it or after it, so it may come again with it. From the end of its lease or timeout on a
+// run is not judged any longer, but counted.
+//
 // # The verdict
 //
 // Check joins the ledgers with a Snapshot of the tables. It says fail if a promise was broken, and unknown if the check could not be completed:

@@ -49,15 +49,15 @@ func writeAll(t *testing.T, dir string) {
 	t.Helper()
 	w, err := Create(dir, Process{Name: "all", Role: "test", PID: 7})
 	must(t, err)
-	call, err := w.Call("orders", "batch", []Message{{"m1", "k1"}, {"m2", "a \"key\"\twith\u2028everything\x1e"}})
+	call, err := w.Call("orders", "batch", []Message{{Business: "m1", Key: "k1"}, {Business: "m2", Key: "a \"key\"\twith\u2028everything\x1e", Order: Ordered}})
 	must(t, err)
-	run, err := w.Start(&Run{Stream: "orders", Group: "a", ID: 3, Message: Message{"m1", "k1"}, Attempt: 2, Redelivered: true, Lease: at(5)})
+	run, err := w.Start(&Run{Stream: "orders", Group: "a", ID: 3, Message: Message{Business: "m1", Key: "k1"}, Attempt: 2, Redelivered: true, Lease: at(5)})
 	must(t, err)
 	must(t, w.Outcome(call, Confirmed, []int64{3, 4}, ""))
 	must(t, w.End(run, Failed))
-	_, err = w.Start(&Run{Stream: "orders", Group: "a", ID: 4, Message: Message{"m2", ""}, Attempt: 1})
+	_, err = w.Start(&Run{Stream: "orders", Group: "a", ID: 4, Message: Message{Business: "m2"}, Attempt: 1})
 	must(t, err)
-	_, err = w.Call("orders", "tx", []Message{{"m3", ""}})
+	_, err = w.Call("orders", "tx", []Message{{Business: "m3"}})
 	must(t, err)
 	must(t, w.Event(&Event{Kind: ToldStale, Stream: "orders", Group: "a", Low: 2, High: 9, Detail: "x"}))
 	must(t, w.Spawned("p1", 12))
@@ -84,7 +84,7 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 		t.Errorf("a call without an outcome: %+v", c)
 	}
 	r := l.Runs[0]
-	if r.Stream != "orders" || r.Group != "a" || r.ID != 3 || r.Message != (Message{"m1", "k1"}) || r.Attempt != 2 || !r.Redelivered || !r.Lease.Equal(at(5)) ||
+	if r.Stream != "orders" || r.Group != "a" || r.ID != 3 || r.Message != (Message{Business: "m1", Key: "k1"}) || r.Attempt != 2 || !r.Redelivered || !r.Lease.Equal(at(5)) ||
 		r.Result != Failed || r.Ended.Before(r.Began) {
 		t.Errorf("%+v", r)
 	}

@@ -87,9 +87,7 @@ func (c *checker) group(s *StreamRows, g *GroupRows, st *storedStream, runs []ra
 		c.r.doubt("group %s of stream %s was not drained: it stands at %d of %d", g.Name, s.Name, g.Claimed, st.ids[len(st.ids)-1])
 	}
 	c.attempts(s, g)
-	if g.Ordered {
-		c.keys(s, g, st, byID, dead)
-	}
+	c.keys(&line{s: s, g: g, rep: &rep}, st, byID, func(id int64) state { return state{dead: dead[id], waits: waiting(id)} })
 	c.r.Groups = append(c.r.Groups, rep)
 }
 
@@ -383,45 +381,5 @@ func (c *checker) attempts(s *StreamRows, g *GroupRows) {
 			c.r.find(Finding{Kind: KindStale, Stream: s.Name, Group: g.Name, ID: a.ID, Detail: fmt.Sprintf("its attempt %d was recorded twice", a.Attempt)})
 		}
 		seen[a] = true
-	}
-}
-
-// keys judges P6 in a group whose keys are ordered: no message of a key starts before every lower one has a success or is dead. Runs that outlived their lease or
-// their timeout are excluded; what was redriven is not known here.
-func (c *checker) keys(s *StreamRows, g *GroupRows, st *storedStream, byID map[int64][]ran, dead map[int64]*DeadRow) {
-	type latest struct {
-		through time.Time // when everything before was through
-		blocked bool      // something before is not
-		id      int64
-	}
-	state := map[string]latest{}
-	for _, id := range st.ids {
-		m := st.byID[id]
-		if m.Key == "" {
-			continue
-		}
-		now := state[m.Key]
-		var through time.Time
-		for _, r := range byID[id] {
-			if (now.blocked || r.Began.Before(now.through)) && (r.Lease.IsZero() || r.Began.Before(r.Lease)) && r.Result != Abandoned {
-				c.r.find(Finding{Kind: KindKeyOrder, Stream: s.Name, Group: g.Name, ID: id, Business: m.Business, Detail: fmt.Sprintf("key %q: started at %s, before id %d was through", m.Key, clock(r.Began), now.id)})
-				break
-			}
-		}
-		for _, r := range byID[id] {
-			if r.Result == OK && (through.IsZero() || r.Ended.Before(through)) {
-				through = r.Ended
-			}
-		}
-		if d := dead[id]; through.IsZero() && d != nil {
-			through = d.DiedAt
-		}
-		switch {
-		case through.IsZero():
-			now.blocked, now.id = true, id
-		case through.After(now.through):
-			now.through, now.id = through, id
-		}
-		state[m.Key] = now
 	}
 }

@@ -31,6 +31,7 @@ const (
 	KindGap         Kind = "gap in ids"              // an id that is not there, with higher ones that are
 	KindOrder       Kind = "out of order"            // produced later, under a lower id
 	KindKeyOrder    Kind = "out of key order"        // an ordered key's message ran before a lower one was through
+	KindKeyTogether Kind = "two of a key at once"    // an exclusive or ordered message ran while another one of its key did
 	KindOverlap     Kind = "run under a valid lease" // run while another run's lease on the message was valid
 	KindStale       Kind = "recorded by stale lease" // a lease vanished before its end, or a failure was recorded twice
 	KindNoCause     Kind = "dead without cause"      // a dead letter of a message that never failed
@@ -41,7 +42,7 @@ const (
 
 // kinds are all of them, in the order of the report.
 func kinds() []Kind {
-	return []Kind{KindLost, KindInvented, KindAltered, KindStoredTwice, KindSplit, KindWrongID, KindGap, KindOrder, KindKeyOrder, KindOverlap, KindStale, KindNoCause,
+	return []Kind{KindLost, KindInvented, KindAltered, KindStoredTwice, KindSplit, KindWrongID, KindGap, KindOrder, KindKeyOrder, KindKeyTogether, KindOverlap, KindStale, KindNoCause,
 		KindDuplicate, KindDied, KindUndelivered}
 }
 
@@ -98,6 +99,9 @@ type GroupReport struct {
 	Dead          int
 	Lost          int
 	Undelivered   int
+	Keys          int           // with messages that must not run at once
+	Keyed         int           // runs of such messages
+	Outlived      int           // of Keyed, runs that were not over when their lease or their timeout ended: from then on they are not judged
 	Explained     map[Cause]int // of RunAgain
 }
 
@@ -183,6 +187,9 @@ func (r *Report) String() string {
 	for _, g := range r.Groups {
 		fmt.Fprintf(&b, "group %-10s handled %d in %d runs: %d failed, %d delayed, %d abandoned, %d cut off; %d dead; %d run again%s\n",
 			g.Group, g.Handled, g.Runs, g.Failures, g.Delays, g.Abandoned, g.Cut, g.Dead, g.RunAgain, because(g.Explained))
+		if g.Keys > 0 {
+			fmt.Fprintf(&b, "                 %d runs of %d keys in line, %d of which outlived lease or timeout\n", g.Keyed, g.Keys, g.Outlived)
+		}
 	}
 	for _, kind := range kinds() {
 		fmt.Fprintf(&b, "%-24s %d\n", kind, r.Counts[kind])

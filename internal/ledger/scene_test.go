@@ -46,7 +46,7 @@ func newScene() *scene {
 	}
 	rows.Groups = []GroupRows{
 		{Name: "a", Claimed: 7, Dead: []DeadRow{{ID: 6, Reason: "terminal", Attempts: 1, DiedAt: at(700)}}, Attempts: []AttemptRow{{ID: 5, Attempt: 1}, {ID: 6, Attempt: 1}}},
-		{Name: "b", Claimed: 7, Ordered: true},
+		{Name: "b", Claimed: 7, KeyOrder: Ordered},
 	}
 	s.snap = &Snapshot{Streams: []StreamRows{rows}}
 

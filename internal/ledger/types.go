@@ -33,10 +33,17 @@ type Process struct {
 	PID  int    `json:"pid"`
 }
 
+// How messages of a key follow each other in a group; anything else means that they do not.
+const (
+	Exclusive = "exclusive" // one at a time
+	Ordered   = "ordered"   // one at a time, each after all lower ordered ones have a recorded success or are dead
+)
+
 // Message is one message as its producer knows it.
 type Message struct {
 	Business string `json:"b"` // unique in the run: two messages of one business id are one message stored twice
 	Key      string `json:"key,omitempty"`
+	Order    string `json:"order,omitempty"` // what the producer requested for the key; handlers do not write it
 }
 
 // Call is one call of a producer: all of its messages are stored or none.
@@ -169,7 +176,7 @@ type GroupRows struct {
 	Deliveries []int64
 	Dead       []DeadRow
 	Attempts   []AttemptRow
-	Ordered    bool // messages of a key run in the order of their ids
+	KeyOrder   string // overrides what messages request; empty: it does not
 }
 
 // Span is an open range of ids (Low, High].

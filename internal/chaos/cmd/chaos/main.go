@@ -29,14 +29,15 @@ func main() {
 func run() int {
 	var cfg chaos.Config
 	flag.Uint64Var(&cfg.Seed, "seed", 1, "decides the schedule, what is produced and how handlers behave")
-	flag.StringVar(&cfg.Mode, "mode", chaos.ModeChaos, "chaos, or kill: 100,000 messages of 1 kB while every three seconds one process of each group is killed")
-	flag.DurationVar(&cfg.Duration, "duration", time.Minute, "how long faults happen")
-	flag.IntVar(&cfg.Messages, "messages", 0, "how many messages are produced (default 20000; 100000 in kill mode)")
-	flag.IntVar(&cfg.Producers, "producers", 0, "processes that produce (default 3; 2 in kill mode)")
-	flag.IntVar(&cfg.Groups, "groups", 2, "consumer groups")
-	flag.IntVar(&cfg.Processes, "processes", 3, "consumer processes of each group")
-	flag.DurationVar(&cfg.DrainWithin, "drain", time.Minute, "how long the groups may take to finish after the last fault")
-	flag.StringVar(&cfg.Sabotage, "sabotage", "", "break the product on purpose: token, row or tx")
+	flag.StringVar(&cfg.Mode, "mode", chaos.ModeChaos, "chaos; kill: 100,000 messages of 1 kB while every three seconds one process of each group is killed; keys: 40,000 messages of ordered keys while every second a process is killed")
+	flag.DurationVar(&cfg.Duration, "duration", 0, "how long faults happen (default 1m; 2m in keys mode)")
+	flag.IntVar(&cfg.Messages, "messages", 0, "how many messages are produced (default 20000; 100000 in kill mode, 40000 in keys mode)")
+	flag.IntVar(&cfg.Keys, "keys", 0, "how many keys there are in keys mode (default 10000)")
+	flag.IntVar(&cfg.Producers, "producers", 0, "processes that produce (default 3; 2 in kill mode and keys mode)")
+	flag.IntVar(&cfg.Groups, "groups", 0, "consumer groups (default 2; keys mode has its own)")
+	flag.IntVar(&cfg.Processes, "processes", 0, "consumer processes of each group (default 3; 10 in keys mode, each in all groups)")
+	flag.DurationVar(&cfg.DrainWithin, "drain", 0, "how long the groups may take to finish after the last fault (default 1m; 2m in keys mode)")
+	flag.StringVar(&cfg.Sabotage, "sabotage", "", "break the product on purpose: token, row, tx or order")
 	faults := flag.String("faults", "", "kinds of faults, separated by commas (default "+strings.Join(chaos.AllFaults(), ",")+")")
 	flag.Parse()
 	if *faults != "" {
@@ -71,6 +72,10 @@ func summary(cfg *chaos.Config, result *chaos.Result, took time.Duration) {
 	r := result.Report
 	fmt.Println()
 	fmt.Printf("seed           %d (%s mode, %.0f s)\n", cfg.Seed, cfg.Mode, took.Seconds())
+	runs, keyed, outlived := 0, 0, 0
+	for _, g := range r.Groups {
+		runs, keyed, outlived = runs+g.Runs, keyed+g.Keyed, outlived+g.Outlived
+	}
 	fmt.Print("faults        ")
 	for _, kind := range slices.Sorted(maps.Keys(r.Faults)) {
 		fmt.Printf(" %s %d", kind, r.Faults[kind])
@@ -85,11 +90,20 @@ func summary(cfg *chaos.Config, result *chaos.Result, took time.Duration) {
 	} else {
 		fmt.Println("drained        no")
 	}
+	if result.Took > 0 {
+		fmt.Printf("throughput     %.0f runs a second (%d in %.1f s)\n", float64(runs)/result.Took.Seconds(), runs, result.Took.Seconds())
+	}
 	fmt.Printf("run again      %d\n", r.RunAgain())
 	fmt.Printf("dead           %d\n", r.Dead())
 	fmt.Printf("lost           %d\n", r.Counts[ledger.KindLost])
 	fmt.Printf("invented       %d\n", r.Counts[ledger.KindInvented])
 	fmt.Printf("stored twice   %d\n", r.Counts[ledger.KindStoredTwice])
 	fmt.Printf("out of order   %d\n", r.Counts[ledger.KindOrder])
+	if keyed > 0 {
+		fmt.Printf("keys           %d runs in line, %d out of order, %d at once (%d outlived their lease or timeout)\n", keyed, r.Counts[ledger.KindKeyOrder], r.Counts[ledger.KindKeyTogether], outlived)
+	}
+	if result.Effects != nil {
+		fmt.Printf("effects        %s\n", result.Effects)
+	}
 	fmt.Printf("verdict        %s\n", result.Verdict())
 }
