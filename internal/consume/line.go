@@ -316,6 +316,8 @@ func (m *machine) withdraw(r *span, asked func(i int) bool) {
 		m.breakLine(key, r, func(p place) bool { return *p.state() == msgGiven })
 	}
 	if len(affected) > 0 {
+		// They may lie below the limit, where all others end with an outcome.
+		r.partial = true
 		r.recount()
 		m.requeue()
 	}

@@ -327,3 +327,27 @@ next
   work give back 1- finished to 1 and [3]
 `)
 }
+
+// The end of a line that would take longer than the lease is given back. Nothing of the range runs then, and no limit was lowered; still it is no whole record.
+func TestScriptLineThatIsTooLongIsGivenBack(t *testing.T) {
+	converse(t, Options{Handlers: 2, BatchMin: 1, BatchLimit: 4}, delivery.Policy{}, `
+next
+  work claim 2 or take over
+reply range 1-4 keyed ordered
+next
+  read 1-4
+read all a 1,2,3,4
+take
+  start 1, attempt 1, 47.1s left
+wait 9s
+end 1
+take
+  start 2, attempt 1, 38.1s left
+wait 5s
+next
+  wait 500ms
+end 2
+next
+  work give back 1- finished to 2 and [], claim 1 or take over
+`)
+}
