@@ -53,6 +53,8 @@ type Config struct {
 	Quick bool
 	// Sabotage is what the run breaks on purpose. Default nothing.
 	Sabotage string
+	// Trace has the server write down what becomes of ranges and deliveries, and prints it for the first findings of each kind. Default off.
+	Trace bool
 	// Executable is the program whose processes are workers if IsWorker says so. Default: this one.
 	Executable string
 	// Out gets what happens, line by line, and where ledgers and logs are if not all went well. Default: nobody.

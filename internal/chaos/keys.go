@@ -16,7 +16,7 @@ import (
 func keysGroups() []membership {
 	return []membership{
 		{Group: groupName(0), Order: sqlstreams.Ordered, Effects: true}, // whatever messages request
-		{Group: groupName(1)},                                           // as messages request
+		{Group: groupName(1)}, // as messages request
 	}
 }
 

@@ -194,6 +194,11 @@ func (r *run) whole(ctx context.Context) (*Result, error) {
 	if err := r.sabotage(ctx); err != nil {
 		return nil, err
 	}
+	if r.cfg.Trace {
+		if err := r.trace(ctx); err != nil {
+			return nil, err
+		}
+	}
 	r.say("seed %d, %s mode: %d messages by %d producers, %d groups of %d processes, leases of %v (timeout %v, queue margin %v, grace %v, record margin %v)",
 		r.cfg.Seed, r.cfg.Mode, r.cfg.Messages, r.cfg.Producers, r.cfg.Groups, r.cfg.Processes, leaseTime, handlerTimeout, queueMargin, timeoutGrace, recordMargin)
 	r.say("schedule:")
@@ -361,6 +366,11 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 			if result.Effects, err = r.checkEffects(ctx, m); err != nil {
 				return nil, err
 			}
+		}
+	}
+	if r.cfg.Trace {
+		if err := r.tell(ctx, result.Report.Findings); err != nil {
+			return nil, err
 		}
 	}
 	r.mu.Lock()

@@ -75,6 +75,10 @@ func (r reader) group(id int, name string) (g ledger.GroupRows, err error) {
 		"select low, high from "+r.schema+".claim where group_id = $1 order by low", id); err != nil {
 		return g, err
 	}
+	if g.Done, err = collect[int64](r, func(row pgx.Rows, id *int64) error { return row.Scan(id) },
+		"select message_id from "+r.schema+".done where group_id = $1 order by message_id", id); err != nil {
+		return g, err
+	}
 	if g.Deliveries, err = collect[int64](r, func(row pgx.Rows, id *int64) error { return row.Scan(id) },
 		"select message_id from "+r.schema+".delivery where group_id = $1 order by message_id", id); err != nil {
 		return g, err

@@ -40,8 +40,12 @@ func (c *checker) group(s *StreamRows, g *GroupRows, st *storedStream, runs []ra
 	for _, id := range g.Deliveries {
 		waits[id] = true
 	}
+	finished := map[int64]bool{}
+	for _, id := range g.Done {
+		finished[id] = true
+	}
 	waiting := func(id int64) bool {
-		return id > g.Claimed || waits[id] || slices.ContainsFunc(g.Claims, func(x Span) bool { return x.Low < id && id <= x.High })
+		return id > g.Claimed || waits[id] || !finished[id] && slices.ContainsFunc(g.Claims, func(x Span) bool { return x.Low < id && id <= x.High })
 	}
 	done := map[string]bool{} // business ids with a success
 	byID := map[int64][]ran{}

@@ -27,6 +27,7 @@ type keyed struct {
 	*MessageRow
 	ordered bool
 	runs    []ran // by lease
+	dead    *DeadRow
 	// settledBy is the run that settled it, through when: from then on its successors may start. Nil and zero: not known, and not yet.
 	settledBy *Run
 	through   time.Time
@@ -63,6 +64,7 @@ func (k *keyed) settle(s state) {
 	switch {
 	case s.waits:
 	case s.dead != nil:
+		k.dead = s.dead
 		k.through = s.dead.DiedAt
 		if i := len(k.runs) - 1; i >= 0 && k.runs[i].Result != OK {
 			k.settledBy = k.runs[i].Run
@@ -114,6 +116,9 @@ func (k *keyed) overtook(r ran, lower []*keyed) *keyed {
 	return nil
 }
 
+// sameLease is by how much two runs can be told different ends of one lease, as the product computes it anew from two clocks.
+const sameLease = time.Millisecond
+
 // behind says that a run followed the end of a lower message under the same lease, in one instance: that goes on in memory, and their results are recorded together or in their order. So if the lower one was
 // not recorded, this one was not either.
 func (k *keyed) behind(r ran, before *keyed) bool {
@@ -123,13 +128,18 @@ func (k *keyed) behind(r ran, before *keyed) bool {
 			last = x.Run
 		}
 	}
-	if last == nil || last.Ended.IsZero() || last.Ended.After(r.Began) || last.Lease.IsZero() || !last.Lease.Equal(r.Lease) {
+	if last == nil || last.Ended.IsZero() || last.Ended.After(r.Began) || last.Lease.IsZero() || last.Lease.Sub(r.Lease).Abs() > sameLease {
 		return false
 	}
 	if last == before.settledBy {
 		return true // also by a failure that was its last
 	}
-	return last.Result == OK && r.Run != k.settledBy
+	return r.Run != k.settledBy && before.over(last)
+}
+
+// over says that a run was to be a message's last.
+func (k *keyed) over(r *Run) bool {
+	return r.Result == OK || r.Result == Terminal || k.dead != nil && r.Result == Failed && r.Attempt >= k.dead.Attempts
 }
 
 // late says that a run began after its lease, as a process may be frozen between the product's decision and the handler's first word.

@@ -114,6 +114,22 @@ func TestAKeysOrderIsJudged(t *testing.T) {
 			s.group("b").Dead = []DeadRow{{ID: 1, Reason: "terminal", Attempts: 1, DiedAt: at(220)}}
 			s.run("b1", "b", 2, 206, 210, first, 1, OK)
 		}, nil},
+		{"both again after a crash, behind a death", keyScene(Ordered), func(s *scene) {
+			s.run("b1", "b", 1, 200, 205, first, 1, Terminal)
+			s.run("b1", "b", 2, 206, 210, first, 1, OK)
+			s.killed(300)
+			s.run("b2", "b", 1, 3000, 3005, second, 1, Terminal)
+			s.run("b2", "b", 2, 3006, 3010, second, 1, OK)
+			s.group("b").Dead = []DeadRow{{ID: 1, Reason: "terminal", Attempts: 1, DiedAt: at(3020)}}
+		}, nil},
+		{"both again after a crash, behind a failure that was not its last", keyScene(Ordered), func(s *scene) {
+			s.run("b1", "b", 1, 200, 205, first, 1, Failed)
+			s.run("b1", "b", 2, 206, 210, first, 1, OK)
+			s.killed(300)
+			s.run("b2", "b", 1, 3000, 3005, second, 1, Failed)
+			s.run("b2", "b", 1, 3106, 3110, second, 2, OK)
+			s.run("b2", "b", 2, 3206, 3210, second, 1, OK)
+		}, map[Kind]int{KindKeyOrder: 1}},
 		{"before a death, in another instance", keyScene(Ordered), func(s *scene) {
 			s.run("b1", "b", 1, 200, 205, first, 1, Terminal)
 			s.group("b").Dead = []DeadRow{{ID: 1, Reason: "terminal", Attempts: 1, DiedAt: at(220)}}
@@ -211,6 +227,12 @@ func TestASuccessThatIsNotRecordedFreesNoSuccessor(t *testing.T) {
 	if r := s.check(); r.Verdict != NotDecided {
 		t.Errorf("want unknown:\n%s", r)
 	}
+	// A mark says that a message of an open range is done.
+	s.group("b").Done = []int64{1, 2}
+	if r := s.check(); r.Verdict != NotDecided || len(r.Counts) > 0 {
+		t.Errorf("want unknown, and nothing found:\n%s", r)
+	}
+	s.group("b").Done = nil
 	s.run("b2", "b", 2, 400, 405, 290+lease, 1, OK)
 	if r := s.check(); r.Verdict != Fail || r.Counts[KindKeyOrder] != 1 {
 		t.Errorf("want fail:\n%s", r)

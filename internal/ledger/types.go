@@ -173,6 +173,7 @@ type GroupRows struct {
 	Name       string
 	Claimed    int64
 	Claims     []Span
+	Done       []int64 // finished inside an open range
 	Deliveries []int64
 	Dead       []DeadRow
 	Attempts   []AttemptRow

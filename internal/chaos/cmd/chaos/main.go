@@ -38,6 +38,7 @@ func run() int {
 	flag.IntVar(&cfg.Processes, "processes", 0, "consumer processes of each group (default 3; 10 in keys mode, each in all groups)")
 	flag.DurationVar(&cfg.DrainWithin, "drain", 0, "how long the groups may take to finish after the last fault (default 1m; 2m in keys mode)")
 	flag.StringVar(&cfg.Sabotage, "sabotage", "", "break the product on purpose: token, row, tx or order")
+	flag.BoolVar(&cfg.Trace, "trace", false, "write down every change of ranges and deliveries, and print those of what is found")
 	faults := flag.String("faults", "", "kinds of faults, separated by commas (default "+strings.Join(chaos.AllFaults(), ",")+")")
 	flag.Parse()
 	if *faults != "" {
