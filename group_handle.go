@@ -66,6 +66,18 @@ type InstanceInfo struct {
 	SeenAt    time.Time
 }
 
+// BlockedKey is a key for which messages of a group wait, and what they wait for.
+type BlockedKey struct {
+	Key     string
+	First   int64 // the lowest message that waits
+	Waiting int64 // how many do, counted to 10,000
+	// State says what they wait for: "pending", a delivery in backoff; "running", one at work; "parked", a dead letter; "claimed", an open range; "": nothing holds the key, and upkeep wakes it within seconds.
+	State string
+	ID    int64         // of that delivery or dead letter; 0: neither
+	Range OpenClaim     // with State "claimed"; only Low, High and ExpiresIn are set
+	In    time.Duration // until the delivery is due, or its lease or the range's ends; negative: that is past
+}
+
 // GroupStatus is where a consumer group stands, and why.
 type GroupStatus struct {
 	Stream, Group string
@@ -81,11 +93,12 @@ type GroupStatus struct {
 	InboxOldest   time.Time
 	Claims        []OpenClaim // the lowest 100
 	OpenClaims    int64
-	Pending       int64     // deliveries that wait for their time: retries, and what handlers delayed
-	NextDue       time.Time // when the first of them is due; zero: there is none
-	Running       int64     // deliveries at work
-	Waiting       int64     // deliveries that wait for their key
-	Dead          int64     // dead letters
+	Pending       int64        // deliveries that wait for their time: retries, and what handlers delayed
+	NextDue       time.Time    // when the first of them is due; zero: there is none
+	Running       int64        // deliveries at work
+	Waiting       int64        // deliveries that wait for their key
+	Dead          int64        // dead letters
+	Keys          []BlockedKey // for which messages wait: those of the lowest ten
 	Instances     []InstanceInfo
 	// Reasons say why the group does not move, or that nothing holds it; what keeps it from moving comes first.
 	Reasons []Reason
@@ -139,6 +152,22 @@ func (g *GroupHandle) Status(ctx context.Context) (*GroupStatus, error) {
 	}
 	for _, i := range instances {
 		status.Instances = append(status.Instances, InstanceInfo(i))
+	}
+	if s.Waiting > 0 {
+		keys, err := st.GroupKeys(ctx, group)
+		if err != nil {
+			return nil, renamed(err, g.object)
+		}
+		for _, k := range keys {
+			b := BlockedKey{Key: k.Key, First: k.First, Waiting: k.Waiting, State: k.State, ID: k.ID}
+			if k.Left != nil {
+				b.In = time.Duration(*k.Left * float64(time.Second))
+			}
+			if k.State == "claimed" {
+				b.Range = OpenClaim{Low: k.Low, High: k.High, ExpiresIn: b.In}
+			}
+			status.Keys = append(status.Keys, b)
+		}
 	}
 	status.Reasons = reasons(status, holders)
 	return status, nil

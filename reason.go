@@ -81,6 +81,7 @@ func reasons(s *GroupStatus, holders []store.LockHolder) []Reason {
 	if s.Inbox > 0 && !s.InboxOldest.IsZero() && s.Now.Sub(s.InboxOldest) > lateInbox {
 		add(true, "", "", "%s committed messages wait for their ids, the first for %s: nobody sequences them. A running consumer, its upkeep, or the next Produce does.", counted(s.Inbox), span(s.Now.Sub(s.InboxOldest)))
 	}
+	keyReasons(s, command, add)
 	if s.Pending > 0 && !due {
 		add(false, "", command("group retry-now")+" --all", "%s in backoff; the next is due in %s.", many(int(s.Pending), "message waits", "messages wait"), span(s.NextDue.Sub(s.Now)))
 	}
@@ -102,6 +103,42 @@ func reasons(s *GroupStatus, holders []store.LockHolder) []Reason {
 		add(false, "", "", "It has caught up.")
 	}
 	return all
+}
+
+// keyReasons tells of keys for which messages wait: one for each that an operator must decide on, and the first of those that pass by themselves.
+func keyReasons(s *GroupStatus, command func(verb string) string, add func(blocking bool, code Code, remedy, format string, args ...any)) {
+	told := false
+	for _, k := range s.Keys {
+		wait := many(int(k.Waiting), "message of key ", "messages of key ")
+		if k.Waiting >= 10_000 {
+			wait = "10,000 or more messages of key "
+		}
+		wait += strconv.Quote(k.Key)
+		verb := "waits"
+		if k.Waiting != 1 {
+			verb = "wait"
+		}
+		if k.State == "parked" {
+			add(true, diag.DeadLettered, command("dead redrive")+" --id "+strconv.FormatInt(k.ID, 10), "%s %s behind dead letter %d, which parks the key: redrive it, so that it runs before them, or discard it, so that they go on.", wait, verb, k.ID)
+			continue
+		}
+		if told {
+			continue
+		}
+		told = true
+		switch k.State {
+		case "pending":
+			if k.In > 0 {
+				add(false, "", command("group retry-now")+" --id "+strconv.FormatInt(k.ID, 10), "%s %s for message %d, which has failed or was delayed and runs again in %s.", wait, verb, k.ID, span(k.In))
+			}
+		case "running":
+			add(false, "", "", "%s %s for message %d, which is at work under a lease that ends in %s.", wait, verb, k.ID, span(k.In))
+		case "claimed":
+			add(false, "", "", "%s %s for range %d to %d, whose lease ends in %s.", wait, verb, k.Range.Low+1, k.Range.High, span(k.In))
+		default:
+			add(false, "", "", "%s %s and nothing holds the key any more: upkeep wakes them within seconds.", wait, verb)
+		}
+	}
 }
 
 // worst returns the lowest range that its living holder has left, and how many there are.

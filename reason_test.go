@@ -54,6 +54,18 @@ func TestReasons(t *testing.T) {
 		{"position lost", base(func(s *GroupStatus) { s.FirstID, s.Claimed, s.Backlog = 8, 2, 3 }), nil, []string{"Messages 3 to 7 are gone | ", "Work is there | "}},
 		{"inbox", base(func(s *GroupStatus) { s.Inbox, s.InboxOldest = 10_000, now.Add(-time.Minute) }), nil, []string{"! 10,000 or more committed messages wait for their ids, the first for 1m0s | "}},
 		{"backoff", base(func(s *GroupStatus) { s.Pending, s.NextDue = 2, now.Add(90*time.Second) }), nil, []string{"2 messages wait in backoff; the next is due in 1m30s | sqlstreams group retry-now s g --all"}},
+		{"a parked key", base(func(s *GroupStatus) {
+			s.Waiting, s.Keys = 3, []BlockedKey{{Key: "k", First: 8, Waiting: 3, State: "parked", ID: 7}}
+		}), nil, []string{"! 3 messages of key \"k\" wait behind dead letter 7 | sqlstreams dead redrive s g --id 7"}},
+		{"a key behind a retry", base(func(s *GroupStatus) {
+			s.Pending, s.NextDue, s.Waiting = 1, now.Add(5*time.Second), 1
+			s.Keys = []BlockedKey{{Key: "k", First: 8, Waiting: 1, State: "pending", ID: 7, In: 5 * time.Second}}
+		}), nil, []string{"1 message of key \"k\" waits for message 7, which has failed or was delayed and runs again in 5s | sqlstreams group retry-now s g --id 7",
+			"1 message waits in backoff; the next is due in 5s | sqlstreams group retry-now s g --all"}},
+		{"a key in a range", base(func(s *GroupStatus) {
+			s.OpenClaims, s.Waiting = 1, 20_000
+			s.Keys = []BlockedKey{{Key: "k", First: 8, Waiting: 10_000, State: "claimed", Range: OpenClaim{Low: 2, High: 5}, In: time.Second}, {Key: "l", First: 9, Waiting: 1, State: "running", ID: 7}}
+		}), nil, []string{"10,000 or more messages of key \"k\" wait for range 3 to 5, whose lease ends in 1s | ", "It is at work | "}},
 		{"due and nobody there", base(func(s *GroupStatus) { s.Pending, s.NextDue, s.Instances = 2, now, nil }), nil, []string{"! No instance | sqlstreams consume s --group g"}},
 		{"dead letters beside a block", base(func(s *GroupStatus) { behind(s); s.Dead, s.Instances = 3, nil }), nil, []string{"! No instance | sqlstreams consume s --group g", "3 messages are dead letters | sqlstreams dead list s g"}},
 	} {

@@ -145,6 +145,8 @@ func stateWords(s *sqlstreams.GroupStatus) string {
 		return "stale range"
 	case first.Blocking && strings.HasPrefix(first.Remedy, "sqlstreams consume "):
 		return "no instance"
+	case first.Blocking && strings.HasPrefix(first.Remedy, "sqlstreams dead redrive "):
+		return "key parked"
 	case first.Blocking && s.OpenClaims > 0:
 		return "holder gone"
 	case first.Blocking:
@@ -157,6 +159,8 @@ func stateWords(s *sqlstreams.GroupStatus) string {
 		return "position lost"
 	case s.Pending > 0:
 		return "in backoff"
+	case s.Waiting > 0:
+		return "key waits"
 	}
 	return "caught up"
 }

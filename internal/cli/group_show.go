@@ -20,6 +20,17 @@ type reasonView struct {
 	Blocking bool   `json:"blocking"`
 }
 
+type keyView struct {
+	Key       string  `json:"key"`
+	First     int64   `json:"first"`      // the lowest message that waits
+	Waiting   int64   `json:"waiting"`    // counted to 10,000
+	State     string  `json:"state"`      // of what they wait for: pending, running, parked, claimed; "": nothing
+	ID        int64   `json:"id"`         // of that delivery or dead letter; 0: neither
+	Low       int64   `json:"low"`        // of the range
+	High      int64   `json:"high"`       // of the range
+	InSeconds float64 `json:"in_seconds"` // until it is due, or its lease ends
+}
+
 type claimView struct {
 	Low              int64      `json:"low"` // the ids above low up to high
 	High             int64      `json:"high"`
@@ -64,6 +75,7 @@ type groupStatusView struct {
 	Waiting       int64          `json:"waiting"`
 	Dead          int64          `json:"dead"`
 	OpenClaims    int64          `json:"open_claims"`
+	Keys          []keyView      `json:"keys"`   // for which messages wait: those of the lowest ten
 	Claims        []claimView    `json:"claims"` // the lowest 100
 	Instances     []instanceView `json:"instances"`
 }
@@ -159,9 +171,12 @@ func (a *app) page(s *sqlstreams.GroupStatus, screen, first bool) error {
 func (a *app) viewStatus(s *sqlstreams.GroupStatus) groupStatusView {
 	v := groupStatusView{Stream: s.Stream, Group: s.Group, State: stateWords(s), Reasons: []reasonView{}, Now: at(s.Now), Paused: s.Paused, FirstID: s.FirstID, Head: s.Head, Claimed: s.Claimed,
 		Committed: s.Committed, Backlog: s.Backlog, OldestBacklog: at(s.OldestBacklog), LagSeconds: lag(s).Seconds(), Inbox: s.Inbox, InboxOldest: at(s.InboxOldest), Pending: s.Pending,
-		NextDue: at(s.NextDue), Running: s.Running, Waiting: s.Waiting, Dead: s.Dead, OpenClaims: s.OpenClaims, Claims: []claimView{}, Instances: []instanceView{}}
+		NextDue: at(s.NextDue), Running: s.Running, Waiting: s.Waiting, Dead: s.Dead, OpenClaims: s.OpenClaims, Keys: []keyView{}, Claims: []claimView{}, Instances: []instanceView{}}
 	for _, r := range s.Reasons {
 		v.Reasons = append(v.Reasons, reasonView{Code: string(r.Code), Text: r.Text, Remedy: a.remedy(r), Blocking: r.Blocking})
+	}
+	for _, k := range s.Keys {
+		v.Keys = append(v.Keys, keyView{Key: k.Key, First: k.First, Waiting: k.Waiting, State: k.State, ID: k.ID, Low: k.Range.Low, High: k.Range.High, InSeconds: k.In.Seconds()})
 	}
 	for _, c := range s.Claims {
 		v.Claims = append(v.Claims, claimView{Low: c.Low, High: c.High, Instance: c.Instance, Host: c.Host, PID: c.PID, Alive: c.Alive, ExpiresAt: at(c.ExpiresAt),
@@ -248,7 +263,7 @@ func statusFields(s *sqlstreams.GroupStatus) []string {
 		backlog += ", the oldest " + lagText(s) + " old"
 	}
 	return []string{"committed", number(s.Committed), "claimed", number(s.Claimed), "head", number(s.Head), "backlog", backlog, "inbox", inbox, "pending", pending, "running", number(s.Running),
-		"waiting", number(s.Waiting), "dead", number(s.Dead), "open claims", number(s.OpenClaims), "instances", number(living(s))}
+		"waiting for keys", number(s.Waiting), "dead", number(s.Dead), "open claims", number(s.OpenClaims), "instances", number(living(s))}
 }
 
 func (a *app) writeClaims(w io.Writer, s *sqlstreams.GroupStatus) error {

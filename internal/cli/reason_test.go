@@ -44,6 +44,9 @@ func TestEachReasonAndItsRemedy(t *testing.T) {
 		{"position lost", (*patient).losePosition, "position lost", `^Messages 1 to 2 are gone from the stream; `, "SQL0101", "", false},
 		{"messages without ids", (*patient).forgetInbox, "no instance", `^No instance of the group is running: `, "", `^sqlstreams consume orders --group mailer$`, true},
 		{"backoff", (*patient).fail, "in backoff", `^1 message waits in backoff; the next is due in (\d+m|1h)`, "", `^sqlstreams group retry-now orders mailer --all$`, false},
+		{"a parked key", (*patient).park, "key parked", `^1 message of key "k" waits behind dead letter 1, which parks the key: `, "SQL0108", `^sqlstreams dead redrive orders mailer --id 1$`, true},
+		{"a key behind a retry", (*patient).blockKey, "in backoff", `^1 message of key "k" waits for message 1, which has failed or was delayed and runs again in `, "",
+			`^sqlstreams group retry-now orders mailer --id 1$`, false},
 		{"dead letters", (*patient).bury, "caught up", `^2 messages are dead letters; `, "SQL0108", `^sqlstreams dead list orders mailer$`, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -191,10 +194,20 @@ func (p *patient) follow() {
 
 func (p *patient) produce() { p.produceText("at once") }
 
-func (p *patient) produceText(text string) {
+func (p *patient) produceText(text string) { p.produceWith(text, nil) }
+
+func (p *patient) produceWith(text string, options *sqlstreams.ProduceOptions) {
 	p.Helper()
-	if _, err := p.stream.Producer(nil).Produce(p.Context(), &text, nil); err != nil {
+	if _, err := p.stream.Producer(nil).Produce(p.Context(), &text, options); err != nil {
 		p.Fatal(err)
+	}
+}
+
+// produceKey produces two messages of one key.
+func (p *patient) produceKey() {
+	p.Helper()
+	for range 2 {
+		p.produceWith("in line", &sqlstreams.ProduceOptions{Key: "k"})
 	}
 }
 
@@ -326,15 +339,34 @@ func (p *patient) losePosition() {
 // fail lets a message fail once, so that it waits for an hour.
 func (p *patient) fail() {
 	p.Helper()
+	p.failFirst(&sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{BaseDelay: time.Hour, MaxDelay: time.Hour}})
+	p.produce()
+}
+
+func (p *patient) failFirst(config *sqlstreams.ConsumerConfig) {
+	p.Helper()
 	failed := false // one handler runs at a time
-	p.live(&sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{BaseDelay: time.Hour, MaxDelay: time.Hour}}, &sqlstreams.ConsumeOptions{Handlers: 1}, func(context.Context, *string) error {
+	p.live(config, &sqlstreams.ConsumeOptions{Handlers: 1}, func(context.Context, *string) error {
 		if failed {
 			return nil
 		}
 		failed = true
 		return fmt.Errorf("mailbox %d busy", 1)
 	})
-	p.produce()
+}
+
+// blockKey lets the first message of a key wait for an hour, and the second for it.
+func (p *patient) blockKey() {
+	p.Helper()
+	p.failFirst(&sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{BaseDelay: time.Hour, MaxDelay: time.Hour}, KeyOrder: sqlstreams.Ordered})
+	p.produceKey()
+}
+
+// park makes the first message of a key a dead letter that keeps the second waiting.
+func (p *patient) park() {
+	p.Helper()
+	p.failFirst(&sqlstreams.ConsumerConfig{Message: &sqlstreams.MessageOptions{MaxAttempts: 1}, KeyOrder: sqlstreams.Ordered, ParkKeyOnDeadLetter: true})
+	p.produceKey()
 }
 
 // bury makes dead letters; the remedy only lists them, and the list says how they are run again.

@@ -199,7 +199,7 @@ func (m *machine) addClaims(c *call, now instant) bool {
 		req.Free = max(len(m.slots)-m.running-m.queued, 0)
 		worth = l.soon && l.notSoon <= now.mono || l.expiryAt <= now.mono && mayTake
 	}
-	if n := m.retrySize(now, c.keyed); n > 0 {
+	if n := m.retrySize(now, c.keyed || l.woken && m.keyed); n > 0 {
 		req.DeliveryToken, req.Retries, req.Followers = m.token(), n, m.followers(n)
 		req.Free = max(req.Free, n)
 		c.wants = true
