@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,12 +107,26 @@ func (c *consuming) watch(ctx context.Context) error {
 		case err != nil:
 			c.stop()
 			return err
-		case s.Backlog == 0 && s.Inbox == 0 && s.OpenClaims == 0 && s.Pending == 0 && s.Running == 0 && s.Waiting == 0:
+		case s.Idle():
 			c.stop()
+			return nil
+		case parkedOnly(s):
+			// They will wait until an operator has decided.
+			c.stop()
+			c.app.complain(fmt.Sprintf("sqlstreams: %s wait behind dead letters that park their keys; \"sqlstreams group show %s %s%s\" names them", number(s.Waiting), s.Stream, s.Group, c.app.schemaFlag()))
 			return nil
 		}
 	}
 	return nil
+}
+
+// parkedOnly says that nothing is left but what waits behind dead letters that park their keys.
+func parkedOnly(s *sqlstreams.GroupStatus) bool {
+	waiting := s.Waiting
+	s.Waiting = 0
+	idle := s.Idle()
+	s.Waiting = waiting
+	return idle && len(s.Keys) > 0 && !slices.ContainsFunc(s.Keys, func(k sqlstreams.BlockedKey) bool { return k.State != "parked" })
 }
 
 // summary tells what was done, on standard error: standard output is for messages.
