@@ -25,6 +25,8 @@ type consumeOptions struct {
 	queueMargin  time.Duration
 	recordMargin time.Duration
 	start        string
+	keyOrder     string
+	parkKeys     bool
 }
 
 func newConsume(a *app) *cobra.Command {
@@ -42,7 +44,10 @@ line of standard error is kept as the reason. At the message's timeout the comma
 Without --group: print the messages from the beginning (--start head: from now), as stream tail does; no group moves.
 
 --until ends the command: caught-up (nothing is left to do), a number of messages, or a duration. The settings of a group that exists are never
-changed: --timeout-per-message and --max-attempts that differ from them are refused (SQL0008).`,
+changed: --timeout-per-message, --max-attempts, --key-order and --park-keys that differ from them are refused (SQL0008).
+
+--key-order ordered handles the messages of one key one at a time and in order, exclusive one at a time. A message that becomes a dead letter sets its key free; with
+--park-keys its successors wait until it is redriven or discarded.`,
 		Example: `  sqlstreams consume orders --group audit
   sqlstreams consume orders --group mailer --exec './send-mail' --handlers 4 --until caught-up
   sqlstreams consume orders --until 10 -o json`,
@@ -72,6 +77,9 @@ changed: --timeout-per-message and --max-attempts that differ from them are refu
 	flags.DurationVar(&o.queueMargin, "queue-margin", 0, "the lease's allowance for waiting in the queue (default 15s)")
 	flags.DurationVar(&o.recordMargin, "record-margin", 0, "the lease's allowance for recording results (default 2s)")
 	flags.StringVar(&o.start, "start", "", "where a new group begins: beginning (default) or head")
+	flags.StringVar(&o.keyOrder, "key-order", "", "how messages of one key follow each other: parallel, exclusive or ordered (default: as each message asks)")
+	flags.BoolVar(&o.parkKeys, "park-keys", false, "keep the successors of a dead letter of an ordered key waiting")
+	completeWords(cmd, "key-order", "parallel", "exclusive", "ordered")
 	completeWords(cmd, "start", "beginning", "head")
 	completeWords(cmd, "until", "caught-up")
 	completeFlag(cmd, "group", a.completeGroup)
@@ -110,11 +118,16 @@ func (o *consumeOptions) check(cmd *cobra.Command) (until, error) {
 		return u, usagef("--start is %q; it is beginning or head", o.start)
 	}
 	if o.group == "" {
-		for _, flag := range []string{"exec", "handlers", "timeout-per-message", "max-attempts", "queue-margin", "record-margin"} {
+		for _, flag := range []string{"exec", "handlers", "timeout-per-message", "max-attempts", "queue-margin", "record-margin", "key-order", "park-keys"} {
 			if cmd.Flags().Changed(flag) {
 				return u, usagef("--%s needs --group", flag)
 			}
 		}
+	}
+	switch sqlstreams.KeyOrder(o.keyOrder) {
+	case "", sqlstreams.Parallel, sqlstreams.Exclusive, sqlstreams.Ordered:
+	default:
+		return u, usagef("--key-order is %q; it is parallel, exclusive or ordered", o.keyOrder)
 	}
 	if o.handlers < 1 {
 		return u, usagef("--handlers is %d; it is 1 or more", o.handlers)
@@ -146,6 +159,7 @@ func (o *consumeOptions) config(exists bool) *sqlstreams.ConsumerConfig {
 	if o.timeout != 0 || o.maxAttempts != 0 {
 		c.Message = &sqlstreams.MessageOptions{Timeout: o.timeout, MaxAttempts: o.maxAttempts}
 	}
+	c.KeyOrder, c.ParkKeyOnDeadLetter = sqlstreams.KeyOrder(o.keyOrder), o.parkKeys
 	if c == (sqlstreams.ConsumerConfig{}) {
 		return nil
 	}
@@ -169,7 +183,7 @@ func (a *app) declare(ctx context.Context, conn *connection, stream string, o *c
 	if e, ok := errors.AsType[*sqlstreams.Error](err); ok && e.Code == diag.DeclarationConflict {
 		// Both declarations in full, as the library tells them, are more than a person can compare.
 		c := *e
-		c.Detail = "it is declared with other settings, which this command does not change: leave --timeout-per-message and --max-attempts out"
+		c.Detail = "it is declared with other settings, which this command does not change: leave --timeout-per-message, --max-attempts, --key-order and --park-keys out"
 		return nil, &c
 	}
 	return consumer, err
