@@ -261,8 +261,11 @@ func (m *machine) quit(r *span) {
 
 func (r *span) recount() {
 	r.waiting, r.lined, r.left = 0, 0, 0
-	for i := range r.limit {
-		switch r.state[i] {
+	for i, state := range r.state {
+		if i >= r.limit && state != msgRunning { // one of a line may have started before others with lower ids
+			continue
+		}
+		switch state {
 		case msgWaiting:
 			r.waiting++
 			r.left++

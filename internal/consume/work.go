@@ -156,7 +156,8 @@ func (m *machine) addResults(c *call, now instant) bool {
 	c.deliveries, c.freed = m.results, m.freed
 	req.Freed = m.freed
 	for _, r := range m.spans {
-		if r.keyed && !r.gone && !r.giveBack && r.stale == notStale {
+		// One that is not read yet has no places in the lines: what is claimed behind it could be read before it.
+		if r.keyed && r.read && !r.gone && !r.giveBack && r.stale == notStale {
 			req.Holds = append(req.Holds, r.ref.Token)
 		}
 	}
