@@ -84,11 +84,11 @@ declare
     v_end   bigint;
     v_state text;
     v_whole boolean := false; -- all of one leaf: a later one may hold more
-    v_keyed text; -- whether one message holds its key
+    v_keyed text; -- what a message has that can hold its key
 begin
     o_more := false;
-    v_keyed := case when p_order in ('exclusive', 'ordered') then 'l.message_key is not null' when p_order is not null then 'false'
-                    else 'l.message_key is not null and l.options is not null and {schema_text}.order_of(null, l.options) is not null' end;
+    -- Counted by the query that counts the rest, and by the least that says so: each further word of it would be parsed for each claim of groups that know no keys.
+    v_keyed := case when p_order is null then 'l.options' when p_order in ('exclusive', 'ordered') then 'l.message_key' else 'null' end;
     select c.seq, c.claimed into v_seq, o_claimed from {schema}.cursor c where c.group_id = p_group order by c.seq desc limit 1;
     if o_claimed < p_first_id - 1 then
         -- What lay between is gone from the stream: told once, because the cursor moves on here.
@@ -99,7 +99,7 @@ begin
      where p.stream_id = p_stream and p.low <= o_claimed + 1 order by p.low desc limit 1;
     if v_state = 'active' and o_claimed + 1 < v_end then
         -- One leaf, asked by its own name: the plan locks no other, and planning over all of them would cost more than a small claim.
-        execute 'select count(*), sum(l.size), max(l.id), bool_or(' || v_keyed || ') from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1
+        execute 'select count(*), sum(l.size), max(l.id), count(' || v_keyed || ') > 0 from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1
              || ' and l.id <= ' || least(o_claimed + p_max, v_end - 1) into v_count, v_bytes, v_top, o_keyed;
     end if;
     if v_count is distinct from 0 and v_count is not null then
@@ -110,7 +110,7 @@ begin
         for v_leaf in select p.low from {schema}.partition p
                        where p.stream_id = p_stream and p.high > o_claimed + 1 and p.low <= v_head order by p.low
         loop
-            execute 'select count(*), sum(q.size), max(q.id), bool_or(q.keyed) from (select l.id, l.size, ' || v_keyed || ' as keyed from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1
+            execute 'select count(*), sum(q.size), max(q.id), count(q.keyed) > 0 from (select l.id, l.size, ' || v_keyed || ' as keyed from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1
                  || ' and l.id <= ' || v_head || ' order by l.id limit ' || p_max || ') q' into v_count, v_bytes, v_top, o_keyed;
             exit when v_count > 0;
         end loop;
@@ -128,6 +128,11 @@ begin
         end if;
         o_more := v_count >= p_max or o_high < v_top or v_whole;
         o_claimed := o_high;
+    end if;
+    if o_keyed and p_order is null then
+        -- Options can be about other things. To look for the word costs a fraction of taking JSON apart.
+        execute 'select exists (select from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_low + 1 || ' and l.id <= ' || o_high
+             || ' and l.options is not null and l.message_key is not null and strpos(l.options::text, ''key_order'') > 0)' into o_keyed;
     end if;
     if o_high is not null or o_lost_from is not null then
         insert into {schema}.cursor (group_id, seq, claimed) values (p_group, coalesce(v_seq, 0) + 1, o_claimed);
@@ -199,11 +204,9 @@ declare
     v_started   bigint := 0;
     v_count     integer;
     v_limited   double precision;
-    v_order     text;    -- the group's order of keys; null: each message's
-    v_park      boolean; -- a dead letter of an ordered message keeps its key
     v_keyed     boolean := false; -- keys were touched: the commit is synchronous
-    v_freed     bigint[] := '{}'; -- keys that this call let go of and whose next is to be woken
-    v_woken     bigint[] := '{}';
+    v_freed     bigint[]; -- keys that this call let go of and whose next is to be woken
+    v_woken     bigint[];
     v_hash      bigint;
     v_holding   boolean; -- whether a range holds keys, or may
     v_hashes    bigint[];
@@ -227,15 +230,14 @@ begin
     perform pg_advisory_xact_lock({class_group}, req.group_id);
     -- The statements below see what earlier holders committed.
     v_now := clock_timestamp();
-    select cg.config, cg.config_version, cg.ceiling_ms, cg.max_reclaims, cg.paused, cg.epoch, s.first_id, s.payload_kind into grp
+    select cg.config, cg.config_version, cg.ceiling_ms, cg.max_reclaims, cg.paused, cg.epoch, s.first_id, s.payload_kind,
+           cg.config->>'key_order' as key_order, coalesce((cg.config->>'park_key_on_dead_letter')::boolean, false) as park into grp
       from {schema}.consumer_group cg join {schema}.stream s on s.id = cg.stream_id
      where cg.id = req.group_id and s.state = 'active';
     if not found then
         p_reply := json_build_object('gone', true);
         return;
     end if;
-    v_order := grp.config->>'key_order';
-    v_park := coalesce((grp.config->>'park_key_on_dead_letter')::boolean, false);
 
     -- 1. Ranges: the row with the token decides.
     for item in select x.low, x.token, x.outcomes from json_to_recordset(req.results) as x (low bigint, token uuid, outcomes json) order by x.low
@@ -253,107 +255,113 @@ begin
             perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, item.outcomes);
         end if;
         delete from {schema}.done d where d.group_id = req.group_id and d.message_id > v_low and d.message_id <= v_high;
-        v_freed := v_freed || v_hashes;
+        if v_hashes is not null then
+            v_freed := v_freed || v_hashes;
+        end if;
     end loop;
 
     -- 2. Deliveries, likewise.
-    for item in select x.id, x.token, x.kind, x.attempt, x.due_ms, x.reason, x.error, x.solo, x.parks
-               from json_to_recordset(req.deliveries) as x (id bigint, token uuid, kind text, attempt integer, due_ms double precision, reason text, error text, solo boolean, parks boolean)
-              order by x.id
-    loop
-        if item.kind = 'ok' then
-            delete from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
-        elsif item.kind = 'dead' then
-            -- Copied before its row, which may hold the only copy of the payload, goes. The row is locked first: the handler's own transaction (finish_tx) may be deleting it at this moment, and then there is nobody to bury.
-            select d.key_hash into v_hash from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token for update;
-            if found then
-                perform {schema}.bury(req.group_id, req.stream_id, grp.payload_kind,
-                    json_build_array(json_build_object('id', item.id, 'kind', 'dead', 'attempt', item.attempt, 'reason', item.reason, 'error', item.error, 'parks', item.parks, 'hash', v_hash)));
+    if req.deliveries is not null then
+        for item in select x.id, x.token, x.kind, x.attempt, x.due_ms, x.reason, x.error, x.solo, x.parks
+                   from json_to_recordset(req.deliveries) as x (id bigint, token uuid, kind text, attempt integer, due_ms double precision, reason text, error text, solo boolean, parks boolean)
+                  order by x.id
+        loop
+            if item.kind = 'ok' then
+                delete from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
+            elsif item.kind = 'dead' then
+                -- Copied before its row, which may hold the only copy of the payload, goes. The row is locked first: the handler's own transaction (finish_tx) may be deleting it at this moment, and then there is nobody to bury.
+                select d.key_hash into v_hash from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token for update;
+                if found then
+                    perform {schema}.bury(req.group_id, req.stream_id, grp.payload_kind,
+                        json_build_array(json_build_object('id', item.id, 'kind', 'dead', 'attempt', item.attempt, 'reason', item.reason, 'error', item.error, 'parks', item.parks, 'hash', v_hash)));
+                end if;
+                delete from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token;
+            elsif item.kind = 'wait' then
+                update {schema}.delivery d set state = case when d.key_hash is null then 'pending' else 'waiting' end, due_at = v_now, token = null, expires_at = null, instance = null
+                 where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
+            else
+                update {schema}.delivery d
+                   set state = 'pending', due_at = v_now + item.due_ms * interval '1 millisecond', attempt = item.attempt, solo = coalesce(item.solo, d.solo),
+                       token = null, expires_at = null, instance = null, last_error = coalesce(item.error, d.last_error)
+                 where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
             end if;
-            delete from {schema}.delivery d where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token;
-        elsif item.kind = 'wait' then
-            update {schema}.delivery d set state = case when d.key_hash is null then 'pending' else 'waiting' end, due_at = v_now, token = null, expires_at = null, instance = null
-             where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
-        else
-            update {schema}.delivery d
-               set state = 'pending', due_at = v_now + item.due_ms * interval '1 millisecond', attempt = item.attempt, solo = coalesce(item.solo, d.solo),
-                   token = null, expires_at = null, instance = null, last_error = coalesce(item.error, d.last_error)
-             where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
-        end if;
-        if not found then
-            v_lost_ids := v_lost_ids || item.id;
-            continue;
-        end if;
-        if v_hash is not null then
-            v_freed := v_freed || v_hash;
-        end if;
-        if item.kind in ('retry', 'dead') then
-            insert into {schema}.attempt (group_id, message_id, attempt, kind, error, instance)
-            values (req.group_id, item.id, item.attempt, item.kind, item.error, req.instance);
-        end if;
-    end loop;
+            if not found then
+                v_lost_ids := v_lost_ids || item.id;
+                continue;
+            end if;
+            if v_hash is not null then
+                v_freed := v_freed || v_hash;
+            end if;
+            if item.kind in ('retry', 'dead') then
+                insert into {schema}.attempt (group_id, message_id, attempt, kind, error, instance)
+                values (req.group_id, item.id, item.attempt, item.kind, item.error, req.instance);
+            end if;
+        end loop;
+    end if;
 
     -- 3. Parts of ranges that stay open, ranges given back, ranges that went stale, deliveries handed back unstarted.
-    for item in select x.low, x.token, x.prefix, x.done, x.outcomes, x.keys
-               from json_to_recordset(req.partials) as x (low bigint, token uuid, prefix bigint, done json, outcomes json, keys json) order by x.low
-    loop
-        -- Found by its token, at the low that the caller knows or above: a first sending whose confirmation was lost has raised it. Locked before marks are read.
-        select c.low, c.high, c.key_hashes into v_low, v_high, v_hashes from {schema}.claim c
-         where c.group_id = req.group_id and c.low >= item.low and c.token = item.token and c.high > item.prefix order by c.low limit 1 for update;
-        if not found then
-            v_lost := v_lost || json_build_object('low', item.low, 'token', item.token);
-            continue;
+    if coalesce(req.partials, req.surrenders, req.stale, req.release, req.freed) is not null then
+        for item in select x.low, x.token, x.prefix, x.done, x.outcomes, x.keys
+                   from json_to_recordset(req.partials) as x (low bigint, token uuid, prefix bigint, done json, outcomes json, keys json) order by x.low
+        loop
+            -- Found by its token, at the low that the caller knows or above: a first sending whose confirmation was lost has raised it. Locked before marks are read.
+            select c.low, c.high, c.key_hashes into v_low, v_high, v_hashes from {schema}.claim c
+             where c.group_id = req.group_id and c.low >= item.low and c.token = item.token and c.high > item.prefix order by c.low limit 1 for update;
+            if not found then
+                v_lost := v_lost || json_build_object('low', item.low, 'token', item.token);
+                continue;
+            end if;
+            v_ids := array(select {schema}.key_hash(x.key) from json_array_elements_text(item.keys) as x (key));
+            v_hashes := array(select h.hash from unnest(v_hashes) as h (hash) except select h.hash from unnest(v_ids) as h (hash));
+            v_mid := greatest(v_low, item.prefix);
+            update {schema}.claim c set low = v_mid, messages = least(c.messages, c.high - v_mid), key_hashes = case when cardinality(v_hashes) > 0 then v_hashes end
+             where c.group_id = req.group_id and c.low = v_low;
+            if item.outcomes is not null then
+                perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, item.outcomes);
+            end if;
+            delete from {schema}.done d where d.group_id = req.group_id and d.message_id > v_low and d.message_id <= v_mid;
+            insert into {schema}.done (group_id, message_id)
+            select req.group_id, x.id::bigint from json_array_elements_text(item.done) as x (id) where x.id::bigint > v_mid and x.id::bigint <= v_high on conflict do nothing;
+            v_freed := v_freed || v_ids;
+            v_keyed := true;
+        end loop;
+        for item in select x.low, x.token, x.prefix, x.done, x.outcomes
+                   from json_to_recordset(req.surrenders) as x (low bigint, token uuid, prefix bigint, done json, outcomes json) order by x.low
+        loop
+            -- Under a token that nobody has: what a handler that was abandoned still does under the old one must be refused.
+            -- Its keys stay held, until whoever takes it over looks at them again. What a partial record raised its low to without being confirmed is not lowered.
+            select c.low, c.high, c.key_hashes is not null into v_low, v_high, v_holding from {schema}.claim c
+             where c.group_id = req.group_id and c.low >= item.low and c.token = item.token and c.high > item.prefix order by c.low limit 1 for update;
+            if not found then
+                v_lost := v_lost || json_build_object('low', item.low, 'token', item.token);
+                continue;
+            end if;
+            v_mid := greatest(v_low, item.prefix);
+            update {schema}.claim c set low = v_mid, messages = null, token = gen_random_uuid(), expires_at = v_now, excused = true where c.group_id = req.group_id and c.low = v_low;
+            if item.outcomes is not null then
+                perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, item.outcomes);
+            end if;
+            delete from {schema}.done d where d.group_id = req.group_id and d.message_id > v_low and d.message_id <= v_mid;
+            insert into {schema}.done (group_id, message_id)
+            select req.group_id, x.id::bigint from json_array_elements_text(item.done) as x (id) where x.id::bigint > v_mid and x.id::bigint <= v_high on conflict do nothing;
+            v_keyed := v_keyed or v_holding;
+        end loop;
+        for item in select x.low, x.token from json_to_recordset(req.stale) as x (low bigint, token uuid) order by x.low
+        loop
+            update {schema}.claim c set stale = c.stale + 1, excused = true
+             where c.group_id = req.group_id and c.low >= item.low and c.token = item.token and not c.excused;
+        end loop;
+        for item in select x.id, x.token from json_to_recordset(req.release) as x (id bigint, token uuid) order by x.id
+        loop
+            update {schema}.delivery d set state = case when d.key_hash is null then 'pending' else 'waiting' end, due_at = v_now, token = null, expires_at = null, instance = null
+             where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
+            if v_hash is not null then
+                v_freed := v_freed || v_hash;
+            end if;
+        end loop;
+        if req.freed is not null then
+            v_freed := v_freed || array(select {schema}.key_hash(x.key) from json_array_elements_text(req.freed) as x (key));
         end if;
-        v_ids := array(select {schema}.key_hash(x.key) from json_array_elements_text(item.keys) as x (key));
-        v_hashes := array(select h.hash from unnest(v_hashes) as h (hash) except select h.hash from unnest(v_ids) as h (hash));
-        v_mid := greatest(v_low, item.prefix);
-        update {schema}.claim c set low = v_mid, messages = least(c.messages, c.high - v_mid), key_hashes = case when cardinality(v_hashes) > 0 then v_hashes end
-         where c.group_id = req.group_id and c.low = v_low;
-        if item.outcomes is not null then
-            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, item.outcomes);
-        end if;
-        delete from {schema}.done d where d.group_id = req.group_id and d.message_id > v_low and d.message_id <= v_mid;
-        insert into {schema}.done (group_id, message_id)
-        select req.group_id, x.id::bigint from json_array_elements_text(item.done) as x (id) where x.id::bigint > v_mid and x.id::bigint <= v_high on conflict do nothing;
-        v_freed := v_freed || v_ids;
-        v_keyed := true;
-    end loop;
-    for item in select x.low, x.token, x.prefix, x.done, x.outcomes
-               from json_to_recordset(req.surrenders) as x (low bigint, token uuid, prefix bigint, done json, outcomes json) order by x.low
-    loop
-        -- Under a token that nobody has: what a handler that was abandoned still does under the old one must be refused.
-        -- Its keys stay held, until whoever takes it over looks at them again. What a partial record raised its low to without being confirmed is not lowered.
-        select c.low, c.high, c.key_hashes is not null into v_low, v_high, v_holding from {schema}.claim c
-         where c.group_id = req.group_id and c.low >= item.low and c.token = item.token and c.high > item.prefix order by c.low limit 1 for update;
-        if not found then
-            v_lost := v_lost || json_build_object('low', item.low, 'token', item.token);
-            continue;
-        end if;
-        v_mid := greatest(v_low, item.prefix);
-        update {schema}.claim c set low = v_mid, messages = null, token = gen_random_uuid(), expires_at = v_now, excused = true where c.group_id = req.group_id and c.low = v_low;
-        if item.outcomes is not null then
-            perform {schema}.settle(req.group_id, req.stream_id, grp.payload_kind, req.instance, v_now, v_low, item.outcomes);
-        end if;
-        delete from {schema}.done d where d.group_id = req.group_id and d.message_id > v_low and d.message_id <= v_mid;
-        insert into {schema}.done (group_id, message_id)
-        select req.group_id, x.id::bigint from json_array_elements_text(item.done) as x (id) where x.id::bigint > v_mid and x.id::bigint <= v_high on conflict do nothing;
-        v_keyed := v_keyed or v_holding;
-    end loop;
-    for item in select x.low, x.token from json_to_recordset(req.stale) as x (low bigint, token uuid) order by x.low
-    loop
-        update {schema}.claim c set stale = c.stale + 1, excused = true
-         where c.group_id = req.group_id and c.low >= item.low and c.token = item.token and not c.excused;
-    end loop;
-    for item in select x.id, x.token from json_to_recordset(req.release) as x (id bigint, token uuid) order by x.id
-    loop
-        update {schema}.delivery d set state = case when d.key_hash is null then 'pending' else 'waiting' end, due_at = v_now, token = null, expires_at = null, instance = null
-         where d.group_id = req.group_id and d.message_id = item.id and d.token = item.token returning d.key_hash into v_hash;
-        if v_hash is not null then
-            v_freed := v_freed || v_hash;
-        end if;
-    end loop;
-    if req.freed is not null then
-        v_freed := v_freed || array(select {schema}.key_hash(x.key) from json_array_elements_text(req.freed) as x (key));
     end if;
 
     if not grp.paused then
@@ -386,10 +394,10 @@ begin
             v_freed := v_freed || v_hashes;
         end if;
         -- What was let go of is woken before deliveries are handed out, so that this call may hand out what waited.
-        if cardinality(v_freed) > 0 then
-            v_woken := {schema}.wake(req.group_id, v_freed, v_park, v_now);
+        if v_freed is not null then
+            v_woken := {schema}.wake(req.group_id, v_freed, grp.park, v_now);
             v_keyed := true;
-            v_freed := '{}';
+            v_freed := null;
         end if;
         -- The limits of the group, over all its instances. What is under a lease that has not ended counts as running, started or not, so no more than can start at once is handed out.
         if grp.config->>'max_running' is not null then
@@ -420,17 +428,16 @@ begin
                    (select array_agg(q.message_id) from due q where q.key_hash is not null) into v_handed, v_count, v_ids from taken t;
             if v_ids is not null then
                 select t.o_ids, t.o_freed into v_line, v_freed
-                  from {schema}.line_up(req.group_id, v_ids, least(case when req.solo then 0 else req.followers end, v_room - v_count - cardinality(v_ids)), v_park) t;
+                  from {schema}.line_up(req.group_id, v_ids, least(case when req.solo then 0 else req.followers end, v_room - v_count - cardinality(v_ids)), grp.park) t;
                 with taken as (
                     update {schema}.delivery d
                        set state = 'running', token = req.delivery_token, instance = req.instance, ceiling_ms = grp.ceiling_ms,
                            expires_at = v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond'
-                     where d.group_id = req.group_id and d.message_id = any (v_line)
+                     where d.group_id = req.group_id and d.message_id = any (array(select i.id from unnest(v_line) as i (id)))
                     returning d.message_id, d.attempt, d.solo, d.ordered, d.out_of_order)
                 select json_agg(json_build_object('id', t.message_id, 'attempt', t.attempt, 'solo', t.solo, 'key_order', case when t.ordered then 'ordered' else 'exclusive' end,
                                                   'out_of_order', t.out_of_order)) into v_lined from taken t;
                 v_count := v_count + coalesce(cardinality(v_line), 0);
-                v_freed := coalesce(v_freed, '{}');
                 v_keyed := true;
             end if;
             v_started := v_count;
@@ -447,7 +454,7 @@ begin
                  order by x.low limit 1 for update skip locked;
                 exit when not found;
                 if not expired.excused and expired.reclaims >= grp.max_reclaims then
-                    v_broken := v_broken + {schema}.break_up(req.group_id, req.stream_id, expired.low, expired.high, expired.key_hashes is not null, expired.key_order, v_park, v_now);
+                    v_broken := v_broken + {schema}.break_up(req.group_id, req.stream_id, expired.low, expired.high, expired.key_hashes is not null, expired.key_order, grp.park, v_now);
                     v_freed := v_freed || expired.key_hashes;
                     continue;
                 end if;
@@ -472,7 +479,7 @@ begin
                 if expired.key_hashes is not null then
                     -- What lower claims have come to hold, and what was set waiting meanwhile, decides anew. A range that was claimed as parallel stays parallel.
                     select t.o_hashes, t.o_messages into v_hashes, v_count
-                      from {schema}.take_keys(req.group_id, req.stream_id, expired.low, v_high, expired.key_order, v_park, req.holds, v_now, 'again') t;
+                      from {schema}.take_keys(req.group_id, req.stream_id, expired.low, v_high, expired.key_order, grp.park, req.holds, v_now, 'again') t;
                     update {schema}.claim x set key_hashes = v_hashes, messages = v_count where x.group_id = req.group_id and x.low = expired.low;
                     v_freed := v_freed || array(select h.hash from unnest(expired.key_hashes) as h (hash) except select h.hash from unnest(v_hashes) as h (hash));
                     v_keyed := true;
@@ -502,11 +509,11 @@ begin
                 where h.head > (select x.claimed from {schema}.cursor x where x.group_id = req.group_id order by x.seq desc limit 1));
         elsif v_range is null and req.range_token is not null then
             select t.o_low, t.o_high, t.o_more, t.o_claimed, t.o_lost_from, t.o_count, t.o_keyed into v_low, v_high, v_fresh_more, v_claimed, v_lost_from, v_count, v_holding
-              from {schema}.take_fresh(req.group_id, req.stream_id, grp.first_id, least(req.max_messages, v_room, v_free)::integer, req.max_bytes, v_order) t;
+              from {schema}.take_fresh(req.group_id, req.stream_id, grp.first_id, least(req.max_messages, v_room, v_free)::integer, req.max_bytes, grp.key_order) t;
             v_hashes := null;
             if v_holding then
                 select t.o_hashes, t.o_waiting, case when t.o_hashes is null and t.o_waiting is null then v_count else t.o_messages end into v_hashes, v_waiting, v_count
-                  from {schema}.take_keys(req.group_id, req.stream_id, v_low, v_high, v_order, v_park, req.holds, v_now, 'fresh') t;
+                  from {schema}.take_keys(req.group_id, req.stream_id, v_low, v_high, grp.key_order, grp.park, req.holds, v_now, 'fresh') t;
                 v_keyed := v_keyed or v_hashes is not null or v_waiting is not null;
             end if;
             if v_waiting is not null and v_count = 0 then
@@ -515,10 +522,10 @@ begin
             elsif v_high is not null then
                 insert into {schema}.claim (group_id, low, high, token, expires_at, ceiling_ms, instance, messages, key_hashes, key_order)
                 values (req.group_id, v_low, v_high, req.range_token, v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond', grp.ceiling_ms, req.instance, v_count,
-                        v_hashes, case when v_hashes is not null then v_order end);
+                        v_hashes, case when v_hashes is not null then grp.key_order end);
                 v_started := v_started + coalesce(v_count, v_high - v_low);
                 v_room := v_room - coalesce(v_count, v_high - v_low);
-                v_range := json_build_object('low', v_low, 'high', v_high, 'reclaims', 0, 'stale', 0, 'again', false, 'keyed', v_hashes is not null, 'key_order', v_order, 'done', v_waiting);
+                v_range := json_build_object('low', v_low, 'high', v_high, 'reclaims', 0, 'stale', 0, 'again', false, 'keyed', v_hashes is not null, 'key_order', grp.key_order, 'done', v_waiting);
                 v_more := v_more or v_fresh_more;
             end if;
         elsif v_range is not null then
@@ -537,18 +544,18 @@ begin
         end if;
     end if;
     -- What was let go of while ranges were taken over; and everything, if the group is paused.
-    if cardinality(v_freed) > 0 then
-        v_woken := v_woken || {schema}.wake(req.group_id, v_freed, v_park, v_now);
+    if v_freed is not null then
+        v_woken := v_woken || {schema}.wake(req.group_id, v_freed, grp.park, v_now);
         v_keyed := true;
     end if;
-    if cardinality(v_woken) > 0 then
+    if v_woken is not null then
         v_woken := array(select w.id from unnest(v_woken) as w (id) except select l.id from unnest(v_line) as l (id));
     end if;
 
-    select d.due_at into v_due from {schema}.delivery d
-     where d.group_id = req.group_id and d.state = 'pending' and d.solo = false order by d.due_at limit 1;
-    select d.due_at into v_solo_due from {schema}.delivery d
-     where d.group_id = req.group_id and d.state = 'pending' and d.solo = true order by d.due_at limit 1;
+    select (select d.due_at from {schema}.delivery d
+             where d.group_id = req.group_id and d.state = 'pending' and d.solo = false order by d.due_at limit 1),
+           (select d.due_at from {schema}.delivery d
+             where d.group_id = req.group_id and d.state = 'pending' and d.solo = true order by d.due_at limit 1) into v_due, v_solo_due;
     p_reply := json_build_object(
         'paused', grp.paused, 'epoch', grp.epoch, 'config_version', grp.config_version,
         'config', case when grp.config_version > req.config_version then grp.config end,

@@ -5,7 +5,9 @@
 
 -- Everything here runs under the group's lock. Who holds a key: an open claim that has its hash in key_hashes, expired or not, and a running delivery. Who blocks an ordered message: an ordered delivery of its
 -- key with a lower id, whatever its state, and in a group that parks keys a dead letter of it with a lower id.
--- work switches hash joins off for its transaction. What could grow with the product of two lists of keys is therefore written as a set operation or as a look-up in an index for each key.
+-- What could grow with the product of two lists of keys is written as a set operation, or as a look-up in an index for each key: a scalar subquery with a limit, which the planner cannot turn into a join. An EXISTS it turns
+-- into one that reads all waiting rows for each key, while its statistics say that there are none. A list of ids is compared as the result of a query: of a list whose length it knows the planner may think that reading the
+-- whole group costs less than so many look-ups.
 
 -- By this keys are compared. A collision makes two keys wait for each other, no more.
 create function {schema}.key_hash(p_key text) returns bigint
@@ -31,7 +33,7 @@ begin
            and (p_holds is null or not c.token = any (p_holds))
         union
         select h.hash from unnest(p_hashes) as h (hash)
-         where exists (select from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.state <> 'waiting' and d.state = 'running'));
+         where (select true from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.state <> 'waiting' and d.state = 'running' limit 1));
 end
 $sqlstreams$;
 
@@ -105,37 +107,36 @@ end
 $sqlstreams$;
 
 -- Of each of these keys that nobody holds and of which nothing is due already, the lowest waiting delivery that may run becomes due. Returns their ids. To be called when what held or blocked the keys is gone.
--- Of the ordered ones of a key only the lowest can be free: it blocks the others.
 create function {schema}.wake(p_group integer, p_hashes bigint[], p_park boolean, p_now timestamptz) returns bigint[]
 language plpgsql set enable_sort = off as $sqlstreams$
 declare
     v_hashes bigint[];
     v_ids    bigint[];
 begin
-    v_hashes := array(select distinct h.hash from unnest(p_hashes) as h (hash)
-                       where exists (select from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.state = 'waiting'));
+    v_hashes := array(select q.hash from (select distinct h.hash from unnest(p_hashes) as h (hash)) q
+                       where (select true from {schema}.delivery d where d.group_id = p_group and d.key_hash = q.hash and d.state = 'waiting' limit 1));
     if cardinality(v_hashes) = 0 then
         return '{}';
     end if;
     v_hashes := array(
         select h.hash from unnest(v_hashes) as h (hash)
-         where not exists (select from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.state <> 'waiting' and (d.state = 'running' or d.due_at <= p_now))
+         where (select true from {schema}.delivery d
+                 where d.group_id = p_group and d.key_hash = h.hash and d.state <> 'waiting' and (d.state = 'running' or d.due_at <= p_now) limit 1) is null
         except
         select k.hash from {schema}.claim c cross join lateral unnest(c.key_hashes) as k (hash) where c.group_id = p_group and c.key_hashes is not null);
     if cardinality(v_hashes) = 0 then
         return '{}';
     end if;
-    v_ids := array(
-        select q.id from unnest(v_hashes) as h (hash) cross join lateral (
-            select least(
-                (select d.message_id from {schema}.delivery d
-                  where d.group_id = p_group and d.key_hash = h.hash and d.ordered = false and d.state = 'waiting' order by d.message_id limit 1),
-                (select l.id from (select d.message_id as id from {schema}.delivery d
-                                    where d.group_id = p_group and d.key_hash = h.hash and d.ordered = true and d.state = 'waiting' order by d.message_id limit 1) l
-                  where not exists (select from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.ordered and d.message_id < l.id)
-                    and not (p_park and exists (select from {schema}.dead_letter x where x.group_id = p_group and x.parks = h.hash and x.message_id < l.id)))) as id) q
-         where q.id is not null);
-    update {schema}.delivery d set state = 'pending', due_at = p_now where d.group_id = p_group and d.message_id = any (v_ids);
+    -- The lowest exclusive one, or the lowest ordered one if that waits itself: else what it is behind blocks all of them.
+    v_ids := array_remove(array(
+        select least(
+            (select d.message_id from {schema}.delivery d
+              where d.group_id = p_group and d.key_hash = h.hash and d.ordered = false and d.state = 'waiting' order by d.message_id limit 1),
+            (select case when l.state = 'waiting' and not (p_park and exists (select from {schema}.dead_letter x
+                                                                                where x.group_id = p_group and x.parks = h.hash and x.message_id < l.message_id)) then l.message_id end
+               from (select d.message_id, d.state from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.ordered order by d.message_id limit 1) l))
+          from unnest(v_hashes) as h (hash)), null);
+    update {schema}.delivery d set state = 'pending', due_at = p_now where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(v_ids) as i (id)));
     return v_ids;
 end
 $sqlstreams$;
@@ -148,17 +149,17 @@ language plpgsql as $sqlstreams$
 declare
     v_held bigint[];
 begin
-    v_held := {schema}.held_keys(p_group, array(select d.key_hash from {schema}.delivery d where d.group_id = p_group and d.message_id = any (p_ids)), null, null);
+    v_held := {schema}.held_keys(p_group, array(select d.key_hash from {schema}.delivery d where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(p_ids) as i (id)))), null, null);
     select array_agg(q.id), array_agg(q.hash) filter (where q.id is null) into o_ids, o_freed
       from (select d.key_hash as hash, min(d.message_id) filter (where not (d.ordered and (
                        exists (select from {schema}.delivery b where b.group_id = p_group and b.key_hash = d.key_hash and b.ordered and b.message_id < d.message_id)
                        or (p_park and exists (select from {schema}.dead_letter l where l.group_id = p_group and l.parks = d.key_hash and l.message_id < d.message_id))))) as id
               from {schema}.delivery d
-             where d.group_id = p_group and d.message_id = any (p_ids) and not d.key_hash = any (v_held)
+             where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(p_ids) as i (id))) and not d.key_hash = any (v_held)
              group by d.key_hash) q;
     o_ids := array_remove(o_ids, null);
     update {schema}.delivery d set state = 'waiting'
-     where d.group_id = p_group and d.message_id = any (p_ids) and not d.message_id = any (coalesce(o_ids, '{}'));
+     where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(p_ids) as i (id))) and not d.message_id = any (coalesce(o_ids, '{}'));
     if coalesce(p_followers, 0) <= 0 or o_ids is null or cardinality(o_ids) = 0 then
         return;
     end if;
@@ -168,10 +169,11 @@ begin
               from (select d.message_id, d.key_hash,
                            -- From this id on ordered ones are blocked by one that does not go along.
                            least(9223372036854775807, (select 0 from {schema}.delivery b where b.group_id = p_group and b.key_hash = d.key_hash and b.ordered and b.message_id < d.message_id limit 1),
-                               (select min(b.message_id) from {schema}.delivery b
-                                 where b.group_id = p_group and b.key_hash = d.key_hash and b.state <> 'waiting' and b.ordered and b.message_id <> d.message_id),
+                               (select min(b.message_id) from (select x.message_id, x.ordered from {schema}.delivery x
+                                                                 where x.group_id = p_group and x.key_hash = d.key_hash and x.state <> 'waiting' offset 0) b
+                                 where b.ordered and b.message_id <> d.message_id),
                                (select l.message_id from {schema}.dead_letter l where p_park and l.group_id = p_group and l.parks = d.key_hash order by l.message_id limit 1)) as blocked
-                      from {schema}.delivery d where d.group_id = p_group and d.message_id = any (o_ids)) h
+                      from {schema}.delivery d where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(o_ids) as i (id)))) h
              cross join lateral (
                  select x.id from (
                      (select w.message_id as id from {schema}.delivery w
