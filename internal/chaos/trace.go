@@ -45,15 +45,24 @@ func (r *run) trace(ctx context.Context) error {
 	return nil
 }
 
-// tell prints what the tables went through for the messages of some findings.
+// tell prints what the tables went through for the messages of some findings, and for the last ones of their keys before them.
 func (r *run) tell(ctx context.Context, findings []ledger.Finding) error {
+	var stream int
+	if err := r.pool.QueryRow(ctx, `select s.id from sqlstreams.stream s where s.name = $1`, streamName).Scan(&stream); err != nil {
+		return err
+	}
 	told := map[string]int{}
 	for _, f := range findings {
 		if told[string(f.Kind)]++; told[string(f.Kind)] > 3 || f.ID == 0 || f.Group == "" {
 			continue
 		}
+		// With those of its key that came before it.
+		var ids []int64
+		if err := r.pool.QueryRow(ctx, fmt.Sprintf(`select array(select l.id from sqlstreams.log_%[1]d l, sqlstreams.log_%[1]d m where m.id = $1 and l.id <= m.id and (l.id = m.id or l.message_key = m.message_key) order by l.id desc limit 4)`, stream), f.ID).Scan(&ids); err != nil {
+			return err
+		}
 		rows, err := r.pool.Query(ctx, `select to_char(t.at, 'HH24:MI:SS.US') || ' ' || t.xid || ' ' || t.program || ' ' || t.relation || ' ' || t.what || ' ' || t.content::text
-			from public.trace t join sqlstreams.consumer_group g on g.id = t.group_id where g.name = $1 and t.low <= $2 and t.high >= $2 order by t.seq`, f.Group, f.ID)
+			from public.trace t join sqlstreams.consumer_group g on g.id = t.group_id where g.name = $1 and exists (select from unnest($2::bigint[]) as i (id) where t.low <= i.id and t.high >= i.id) order by t.seq`, f.Group, ids)
 		if err != nil {
 			return err
 		}
@@ -61,7 +70,7 @@ func (r *run) tell(ctx context.Context, findings []ledger.Finding) error {
 		if err != nil {
 			return err
 		}
-		r.say("trace of %s:", f)
+		r.say("trace of %s, with %v:", f, ids)
 		for _, line := range slices.Compact(lines) {
 			r.say("    %s", line)
 		}
