@@ -45,6 +45,8 @@ type Store interface {
 	StreamsDeleting(ctx context.Context) ([]int, error)
 	DropStream(ctx context.Context, stream int, actor string) error
 	Trim(ctx context.Context, what string, limit int) (int, error)
+	GroupsWaiting(ctx context.Context) ([]store.WaitingGroup, error)
+	WakeWaiting(ctx context.Context, group, limit int, from *int64) (next *int64, woken int, err error)
 	KeyIndexGaps(ctx context.Context, stream int) ([]store.KeyIndexGap, error)
 	BuildKeyIndex(ctx context.Context, gap store.KeyIndexGap) error
 }
@@ -58,14 +60,16 @@ type Duty struct {
 	Longest time.Duration
 }
 
-// Announcer is told of streams in which a pass gave ids to messages, so that their groups need not find out by polling. It does not block.
+// Announcer is told of streams in which a pass gave ids to messages or woke deliveries, so that their groups need not find out by polling. It does not block.
 type Announcer func(stream int)
 
 // Duties returns the fixed set.
 func Duties(announce Announcer) []Duty {
 	drain := func(ctx context.Context, s Store) error { return drainInboxes(ctx, s, announce) }
+	wake := func(ctx context.Context, s Store) error { return wakeWaiting(ctx, s, announce) }
 	return []Duty{
 		{Name: "inbox", Every: 5 * time.Second, RunOnce: drain},
+		{Name: "waiting-keys", Every: 5 * time.Second, RunOnce: wake},
 		{Name: "partitions", Every: 10 * time.Second, RunOnce: makeLeaves},
 		{Name: "inbox-parts", Every: 15 * time.Second, RunOnce: rotateInbox},
 		{Name: "trim", Every: 20 * time.Second, RunOnce: trim},

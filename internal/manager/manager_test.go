@@ -235,6 +235,12 @@ func TestDutiesDoTheirWork(t *testing.T) {
 	db.Exec(t, `insert into sqlstreams.idempotency_id (stream_id, key, message_id, recorded_at) select 1, 'k' || h, 10 + h, now() - interval '1 hour' from generate_series(-2, 1) h`)
 	db.Exec(t, `insert into sqlstreams.stream (name, payload_kind, config, state, updated_at) values ('half', 'json', '{}', 'deleting', now() - interval '2 minutes')`)
 
+	// Keys 7 and -10 are nobody's, and deliveries wait; key 8 is held by a claim, key 9 by a delivery that runs; key 11 has an ordered one that waits for its retry.
+	db.Exec(t, `insert into sqlstreams.delivery (group_id, message_id, state, due_at, key_hash, ordered, token, expires_at) select 1, x.id, x.state, now() + x.due * interval '1 second', x.hash, true,
+		case when x.state = 'running' then gen_random_uuid() end, case when x.state = 'running' then now() + interval '1 minute' end
+		from (values (101, 'waiting', 0, 7), (102, 'waiting', 0, 7), (103, 'waiting', 0, 8), (104, 'running', 0, 9), (105, 'waiting', 0, 9), (106, 'waiting', 0, -10), (107, 'pending', 60, 11), (108, 'waiting', 0, 11)) as x (id, state, due, hash)`)
+	db.Exec(t, `insert into sqlstreams.claim (group_id, low, high, token, expires_at, ceiling_ms, instance, key_hashes) values (1, 90, 99, gen_random_uuid(), now() + interval '1 minute', 1, gen_random_uuid(), '{8}')`)
+
 	announced := map[int]bool{}
 	for range 2 {
 		for _, duty := range Duties(func(stream int) { announced[stream] = true }) {
@@ -250,17 +256,19 @@ func TestDutiesDoTheirWork(t *testing.T) {
 		sql  string
 		want int64
 	}{
-		"messages with ids":                       {`select count(*) from sqlstreams.log_1`, 25},
-		"rows in the inbox":                       {`select count(*) from sqlstreams.inbox`, 0},
-		"partitions ahead":                        {`select count(*) from sqlstreams.partition where stream_id = 1 and state = 'ahead'`, 2},
-		"rows of cursors":                         {`select count(*) from sqlstreams.cursor`, 1},
-		"batches younger than an hour":            {`select count(*) from sqlstreams.producer_batch`, 2},
-		"attempts younger than a week":            {`select count(*) from sqlstreams.attempt`, 2},
-		"idempotency keys that count":             {`select count(*) from sqlstreams.idempotency_key`, 1},
-		"ids under keys that count":               {`select count(*) from sqlstreams.idempotency_id where key = 'k1'`, 1},
-		"ids under keys":                          {`select count(*) from sqlstreams.idempotency_id`, 1},
-		"instances seen in five minutes":          {`select count(*) from sqlstreams.instance`, 2},
-		"streams that are there or being deleted": {`select count(*) from sqlstreams.stream`, 1},
+		"messages with ids":                          {`select count(*) from sqlstreams.log_1`, 25},
+		"rows in the inbox":                          {`select count(*) from sqlstreams.inbox`, 0},
+		"partitions ahead":                           {`select count(*) from sqlstreams.partition where stream_id = 1 and state = 'ahead'`, 2},
+		"woken, the first of a key that is nobody's": {`select count(*) from sqlstreams.delivery where state = 'pending' and message_id in (101, 106) and due_at <= now()`, 2},
+		"waiting still, with reason":                 {`select count(*) from sqlstreams.delivery where state = 'waiting' and message_id in (102, 103, 105, 108)`, 4},
+		"rows of cursors":                            {`select count(*) from sqlstreams.cursor`, 1},
+		"batches younger than an hour":               {`select count(*) from sqlstreams.producer_batch`, 2},
+		"attempts younger than a week":               {`select count(*) from sqlstreams.attempt`, 2},
+		"idempotency keys that count":                {`select count(*) from sqlstreams.idempotency_key`, 1},
+		"ids under keys that count":                  {`select count(*) from sqlstreams.idempotency_id where key = 'k1'`, 1},
+		"ids under keys":                             {`select count(*) from sqlstreams.idempotency_id`, 1},
+		"instances seen in five minutes":             {`select count(*) from sqlstreams.instance`, 2},
+		"streams that are there or being deleted":    {`select count(*) from sqlstreams.stream`, 1},
 	} {
 		if got := db.QueryInt(t, q.sql); got != q.want {
 			t.Errorf("%s: %d, want %d", what, got, q.want)

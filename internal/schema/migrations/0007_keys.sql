@@ -189,3 +189,39 @@ begin
          order by q.place, q.head limit p_followers);
 end
 $sqlstreams$;
+
+-- Wakes what nobody woke: an instance that dies between the commit of a handler's transaction (finish_tx) and its next call lets go of a key without saying so. Looks at no more than p_limit keys with waiting deliveries, from
+-- p_from on (null: from the lowest); p_from returns where to go on, null at the end, p_woken how many were woken. The group's lock is taken only if a key seems to be nobody's; a parked key, or one whose head waits for a retry, always does.
+create procedure {schema}.wake_waiting(p_group integer, p_limit integer, inout p_from bigint, inout p_woken integer)
+language plpgsql as $sqlstreams$
+declare
+    v_hashes bigint[];
+    v_now    timestamptz;
+begin
+    commit;
+    set transaction isolation level read committed;
+    perform set_config('lock_timeout', '2s', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true);
+    p_woken := 0;
+    v_hashes := array(
+        with recursive w as (
+            (select d.key_hash from {schema}.delivery d
+              where d.group_id = p_group and d.state = 'waiting' and d.key_hash >= coalesce(p_from, -9223372036854775808) order by d.key_hash limit 1)
+            union all
+            select (select d.key_hash from {schema}.delivery d where d.group_id = p_group and d.state = 'waiting' and d.key_hash > w.key_hash order by d.key_hash limit 1)
+              from w where w.key_hash is not null)
+        select w.key_hash from w where w.key_hash is not null limit p_limit);
+    p_from := case when cardinality(v_hashes) = p_limit and v_hashes[p_limit] < 9223372036854775807 then v_hashes[p_limit] + 1 end;
+    v_now := clock_timestamp();
+    v_hashes := array(
+        select h.hash from unnest(v_hashes) as h (hash)
+         where not exists (select from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.state <> 'waiting' and (d.state = 'running' or d.due_at <= v_now))
+        except
+        select k.hash from {schema}.claim c cross join lateral unnest(c.key_hashes) as k (hash) where c.group_id = p_group and c.key_hashes is not null);
+    if cardinality(v_hashes) = 0 then
+        return;
+    end if;
+    perform pg_advisory_xact_lock({class_group}, p_group);
+    p_woken := cardinality({schema}.wake(p_group, v_hashes,
+        (select coalesce((g.config->>'park_key_on_dead_letter')::boolean, false) from {schema}.consumer_group g where g.id = p_group), clock_timestamp()));
+end
+$sqlstreams$;
