@@ -38,7 +38,7 @@ func Draw(seed uint64, scale Scale) *Plan {
 	d.steps(p)
 	if d.chance(scale.Deaths) {
 		for range pick(d, 1, 1, 2) {
-			p.Deaths = append(p.Deaths, Death{At: pick(d, AtStart, AtEnd, AtCall, AtReply), N: 1 + d.IntN(2*len(p.Messages)), Cut: d.chance(30)})
+			p.Deaths = append(p.Deaths, Death{At: pick(d, AtStart, AtEnd, AtCall, AtReply), N: 1 + d.IntN(len(p.Messages)+2), Cut: d.chance(30)})
 		}
 	}
 	for range d.IntN(3) {

@@ -98,7 +98,9 @@ type memoryStage struct {
 	actors        map[string]*actor
 }
 
-func (s *memoryStage) link(int) (consume.Store, func()) { return s.Memory, func() {} }
+func (s *memoryStage) link(int) (consume.Store, func(), error) {
+	return s.Memory, func() {}, nil
+}
 
 func (s *memoryStage) waker(ctx context.Context) (consume.Waker, func()) {
 	w := s.Memory.Waker(s.group)

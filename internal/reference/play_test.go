@@ -22,7 +22,7 @@ import (
 // stage is a stream with a group on which one history is played, and the real engine's way to it.
 type stage interface {
 	// link returns an instance's way to the store, and what cuts it.
-	link(number int) (store consume.Store, cut func())
+	link(number int) (store consume.Store, cut func(), err error)
 	// waker returns what wakes an instance, and what wakes all; done ends it.
 	waker(ctx context.Context) (w consume.Waker, done func())
 	wakeAll()
@@ -239,11 +239,15 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 // start starts an instance.
 func (p *play) start() {
 	a := &actor{play: p, number: len(p.actors) + 1, id: uuid.New(), quit: make(chan struct{}), ended: make(chan struct{})}
-	a.store, a.cutOff = p.stage.link(a.number)
+	var err error
+	if a.store, a.cutOff, err = p.stage.link(a.number); err != nil {
+		p.fault("%v", err)
+		return
+	}
 	waker, done := p.stage.waker(p.began)
 	stream, group := p.stage.ids()
 	policy := delivery.Policy{Timeout: p.timeout, MaxAttempts: p.plan.MaxAttempts, BaseDelay: p.plan.Backoff, Exponent: 2, MaxDelay: 4 * p.plan.Backoff, KeyOrder: delivery.Parallel}
-	limits := delivery.Limits{Default: policy, Max: policy, KeyOrder: delivery.KeyOrder(p.plan.Override)}
+	limits := delivery.Limits{Default: policy, Max: policy, KeyOrder: delivery.KeyOrder(p.plan.Override), Park: p.plan.Park}
 	limits.Max.MaxAttempts = 100
 	o := p.options
 	o.Handlers, o.BatchLimit, o.MaxReclaims = p.plan.Handlers, p.plan.BatchLimit, p.plan.MaxReclaims
