@@ -50,7 +50,7 @@ func TestHistoriesInMemory(t *testing.T) {
 		var objections []string
 		synctest.Test(t, func(t *testing.T) {
 			var died int
-			objections, died = playInMemory(t, plan)
+			objections, died = playInMemory(t, plan, nil)
 			deaths += min(died, 1)
 		})
 		for _, o := range objections {
@@ -66,18 +66,22 @@ func TestHistoriesInMemory(t *testing.T) {
 	t.Logf("%d histories from seed %d, an instance died in %d", count, first, deaths)
 }
 
-func playInMemory(t *testing.T, plan *reference.Plan) (objections []string, died int) {
+// playInMemory plays a plan, with a change to the play if one is given.
+func playInMemory(t *testing.T, plan *reference.Plan, change func(*play)) (objections []string, died int) {
 	const timeout = time.Second
-	s := &memoryStage{Memory: storetest.NewMemory(), actors: make(map[string]*actor)}
-	s.stream = s.AddStream()
-	s.group = s.AddGroup(s.stream, timeout, plan.MaxReclaims)
+	s := &memoryStage{Memory: storetest.NewMemory()}
 	s.SetLatency(time.Duration(plan.Seed%3) * time.Millisecond)
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	p := &play{
-		plan: plan, rec: reference.NewRecorder(plan, true), stage: s, timeout: timeout,
+		plan: plan, told: plan, rec: reference.NewRecorder(plan, true), stage: s, timeout: timeout,
 		options: consume.Options{QueueMargin: 3 * time.Second, TimeoutGrace: 100 * time.Millisecond, RecordMargin: 500 * time.Millisecond},
 	}
+	if change != nil {
+		change(p)
+	}
+	s.stream = s.AddStream()
+	s.group = s.AddGroup(s.stream, timeout, plan.MaxReclaims)
 	s.OnWork(func(req *delivery.WorkRequest, reply *delivery.WorkReply) {
 		p.mu.Lock()
 		actors := p.actors
@@ -95,7 +99,6 @@ func playInMemory(t *testing.T, plan *reference.Plan) (objections []string, died
 type memoryStage struct {
 	*storetest.Memory
 	stream, group int
-	actors        map[string]*actor
 }
 
 func (s *memoryStage) link(int) (consume.Store, func(), error) {

@@ -45,6 +45,8 @@ type stage interface {
 // play is a history that is played.
 type play struct {
 	plan    *reference.Plan
+	told    *reference.Plan // what the engine is told; another than plan in sabotage
+	spoil   func(*delivery.WorkRequest)
 	rec     *reference.Recorder
 	stage   stage
 	options consume.Options
@@ -134,7 +136,7 @@ type body struct {
 }
 
 func (p *play) produce(n int) error {
-	list := p.plan.Messages[p.produced:min(p.produced+n, len(p.plan.Messages))]
+	list := p.told.Messages[p.produced:min(p.produced+n, len(p.told.Messages))]
 	msgs := make([]delivery.Message, len(list))
 	for i, m := range list {
 		payload, err := json.Marshal(body{m.Name})
@@ -247,7 +249,7 @@ func (p *play) start() {
 	waker, done := p.stage.waker(p.began)
 	stream, group := p.stage.ids()
 	policy := delivery.Policy{Timeout: p.timeout, MaxAttempts: p.plan.MaxAttempts, BaseDelay: p.plan.Backoff, Exponent: 2, MaxDelay: 4 * p.plan.Backoff, KeyOrder: delivery.Parallel}
-	limits := delivery.Limits{Default: policy, Max: policy, KeyOrder: delivery.KeyOrder(p.plan.Override), Park: p.plan.Park}
+	limits := delivery.Limits{Default: policy, Max: policy, KeyOrder: delivery.KeyOrder(p.told.Override), Park: p.told.Park}
 	limits.Max.MaxAttempts = 100
 	o := p.options
 	o.Handlers, o.BatchLimit, o.MaxReclaims = p.plan.Handlers, p.plan.BatchLimit, p.plan.MaxReclaims
@@ -327,6 +329,9 @@ func (a *actor) through(call func() error) error {
 func (a *actor) Work(ctx context.Context, req *delivery.WorkRequest) (reply *delivery.WorkReply, err error) {
 	if a.play.rec.Gone(a.number) || a.die(reference.AtCall) {
 		return nil, down()
+	}
+	if a.play.spoil != nil {
+		a.play.spoil(req)
 	}
 	if !a.play.stage.strict() {
 		a.sent(req, &delivery.WorkReply{})

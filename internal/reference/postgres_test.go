@@ -205,7 +205,7 @@ func (l *lane) play(ctx context.Context, plan *reference.Plan) (objections []str
 	}
 	defer s.shut()
 	p := &play{
-		plan: plan, rec: reference.NewRecorder(plan, false), stage: s, timeout: timeout,
+		plan: plan, told: plan, rec: reference.NewRecorder(plan, false), stage: s, timeout: timeout,
 		options: consume.Options{QueueMargin: 400 * time.Millisecond, TimeoutGrace: 50 * time.Millisecond, RecordMargin: 300 * time.Millisecond},
 	}
 	return p.act(ctx), p.rec.Deaths()
