@@ -2,6 +2,7 @@ package reference_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -37,7 +38,7 @@ func memoryScale() reference.Scale {
 		return all
 	}
 	return reference.Scale{
-		Messages: 40, Takes: ms(0, 0, 1, 5, 30, 200, 900), Delays: ms(1, 100, 5000), Backoffs: ms(1, 50, 1000), Pauses: ms(0, 1, 20, 300, 2000, 10000), Deaths: 60, Lossy: true, Keyless: true,
+		Messages: 40, Takes: ms(0, 0, 1, 5, 30, 200, 900), Delays: ms(1, 100, 5000), Backoffs: ms(1, 50, 1000), Pauses: ms(0, 1, 20, 300, 2000, 10000), Deaths: 60, Lossy: true,
 	}
 }
 
@@ -82,6 +83,7 @@ func playInMemory(t *testing.T, plan *reference.Plan, change func(*play)) (objec
 	}
 	s.stream = s.AddStream()
 	s.group = s.AddGroup(s.stream, timeout, plan.MaxReclaims)
+	s.SetConfig(s.group, groupConfig(p.told), timeout)
 	s.OnWork(func(req *delivery.WorkRequest, reply *delivery.WorkReply) {
 		p.mu.Lock()
 		actors := p.actors
@@ -89,6 +91,11 @@ func playInMemory(t *testing.T, plan *reference.Plan, change func(*play)) (objec
 		for _, a := range actors {
 			if a.id == req.Instance {
 				a.sent(req, reply)
+				if os.Getenv("SQLSTREAMS_CALLS") != "" {
+					asked, _ := json.Marshal(req)
+					told, _ := json.Marshal(reply)
+					t.Logf("%d: i%d asks %s\n  is told %s", len(p.rec.Trace().Events), a.number, asked, told)
+				}
 			}
 		}
 	})
@@ -168,7 +175,11 @@ func (s *memoryStage) unresolved() (waiting, open []int64, err error) {
 		}
 	}
 	for _, d := range st.Deliveries {
-		open = append(open, d.ID)
+		if d.Waiting {
+			waiting = append(waiting, d.ID)
+		} else {
+			open = append(open, d.ID)
+		}
 	}
 	for id := st.Claimed + 1; id <= s.Head(s.stream); id++ {
 		open = append(open, id)

@@ -102,7 +102,7 @@ func (p *play) act(ctx context.Context) []string {
 		a.cancel()
 	}
 	for _, a := range p.actors {
-		<-a.ended
+		p.awaitEnd(a)
 	}
 	for _, v := range reference.Judge(p.plan, p.rec.Trace(), final) {
 		p.fault("%v\n%s", v, p.rec.Trace().About(v.Messages...))
@@ -110,6 +110,17 @@ func (p *play) act(ctx context.Context) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.faults
+}
+
+// awaitEnd waits until an instance has stopped. One that never does keeps whatever plays it waiting, so it ends the test with what is known.
+func (p *play) awaitEnd(a *actor) {
+	timer := time.NewTimer(time.Minute)
+	defer timer.Stop()
+	select {
+	case <-a.ended:
+	case <-timer.C:
+		panic(fmt.Sprintf("seed %d: i%d does not stop: %+v\n%v", p.plan.Seed, a.number, a.session.Health(), p.rec.Trace()))
+	}
 }
 
 func (p *play) step(s reference.Step) error {
@@ -233,6 +244,15 @@ func (p *play) final() (*reference.Final, error) {
 	return f, nil
 }
 
+// groupConfig is the group's stored config, as far as the stores read it.
+func groupConfig(p *reference.Plan) []byte {
+	order := ""
+	if p.Override != "" {
+		order = fmt.Sprintf(`,"key_order":%q`, p.Override)
+	}
+	return fmt.Appendf(nil, `{"v":1%s,"park_key_on_dead_letter":%v}`, order, p.Park)
+}
+
 // errDead is what a dead instance says. Nobody hears it.
 var errDead = errors.New("the instance is dead")
 
@@ -262,6 +282,7 @@ func (p *play) start() {
 		p.fault("%v", err)
 		return
 	}
+	a.session = s
 	var run context.Context
 	run, a.cancel = context.WithCancel(context.WithoutCancel(p.began))
 	p.mu.Lock()
@@ -282,14 +303,15 @@ func (p *play) start() {
 
 // actor is an instance that can die: then its calls reach nothing any more.
 type actor struct {
-	play   *play
-	number int
-	id     uuid.UUID
-	store  consume.Store
-	cutOff func()
-	cancel context.CancelFunc
-	quit   chan struct{} // closed when it dies
-	ended  chan struct{}
+	play    *play
+	number  int
+	id      uuid.UUID
+	store   consume.Store
+	cutOff  func()
+	session *consume.Session
+	cancel  context.CancelFunc
+	quit    chan struct{} // closed when it dies
+	ended   chan struct{}
 }
 
 var _ consume.Store = (*actor)(nil)

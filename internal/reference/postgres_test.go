@@ -26,7 +26,7 @@ const lanes = 24
 func postgresScale() reference.Scale {
 	const ms = time.Millisecond
 	return reference.Scale{
-		Messages: 14, Takes: []time.Duration{0, 0, 0, ms, 4 * ms}, Delays: []time.Duration{ms, 20 * ms}, Backoffs: []time.Duration{ms, 10 * ms}, Pauses: []time.Duration{0, 2 * ms, 20 * ms}, Deaths: 70, Keyless: true,
+		Messages: 14, Takes: []time.Duration{0, 0, 0, ms, 4 * ms}, Delays: []time.Duration{ms, 20 * ms}, Backoffs: []time.Duration{ms, 10 * ms}, Pauses: []time.Duration{0, 2 * ms, 20 * ms}, Deaths: 70,
 	}
 }
 
@@ -231,8 +231,7 @@ func (s *postgresStage) open(plan *reference.Plan, timeout time.Duration) error 
 	if err != nil {
 		return err
 	}
-	config := fmt.Sprintf(`{"v":1,"key_order":%q,"park_key_on_dead_letter":%v}`, plan.Override, plan.Park)
-	g, err := s.RegisterGroup(s.ctx, st.ID, "g", []byte(config), false, timeout, plan.MaxReclaims, "beginning")
+	g, err := s.RegisterGroup(s.ctx, st.ID, "g", groupConfig(plan), false, timeout, plan.MaxReclaims, "beginning")
 	if err != nil {
 		return err
 	}
