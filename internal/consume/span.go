@@ -478,7 +478,7 @@ func (m *machine) fitLines(r *span, within int64) {
 		return
 	}
 	m.counts.GivenBack += int64(len(late))
-	r.giveBack, r.partial = true, true
+	r.giveBack = true
 	m.shrink()
 	m.withdraw(r, func(i int) bool { return late[i] })
 }
