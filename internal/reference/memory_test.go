@@ -16,7 +16,7 @@ import (
 	"github.com/sqlstreams/sqlstreams/internal/storetest"
 )
 
-// SQLSTREAMS_HISTORIES sets how many histories each test plays, SQLSTREAMS_SEED the first seed.
+// SQLSTREAMS_HISTORIES sets how many histories each test plays, SQLSTREAMS_SEED the first seed; SQLSTREAMS_CALLS, not empty, shows the calls to the store in memory.
 func setting(t testing.TB, name string, def int) int {
 	text := os.Getenv(name)
 	if text == "" {
@@ -92,14 +92,21 @@ func playInMemory(t *testing.T, plan *reference.Plan, change func(*play)) (objec
 			if a.id == req.Instance {
 				a.sent(req, reply)
 				if os.Getenv("SQLSTREAMS_CALLS") != "" {
-					asked, _ := json.Marshal(req)
-					told, _ := json.Marshal(reply)
-					t.Logf("%d: i%d asks %s\n  is told %s", len(p.rec.Trace().Events), a.number, asked, told)
+					t.Logf("%d: i%d asks %s\n  is told %s", len(p.rec.Trace().Events), a.number, encoded(t, req), encoded(t, reply))
 				}
 			}
 		}
 	})
 	return p.act(ctx), p.rec.Deaths()
+}
+
+func encoded(t *testing.T, v any) []byte {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // memoryStage is the store in memory.
