@@ -53,16 +53,16 @@ func TestHistoriesFindSabotage(t *testing.T) {
 				o.Attempt++
 			}
 		}), "counted"},
-		{"failures are not counted", spoiled(func(o *delivery.Outcome) {
+		{"failures are counted twice", spoiled(func(o *delivery.Outcome) {
 			if o.Kind == delivery.Failed {
-				o.Attempt = 0
+				o.Attempt++
 			}
 		}), "counted"},
-		{"a dead one runs again", spoiled(func(o *delivery.Outcome) {
+		{"dead ones are forgotten", spoiled(func(o *delivery.Outcome) {
 			if o.Kind == delivery.Dead {
-				o.Kind = delivery.Failed
+				o.Kind = delivery.Succeeded
 			}
-		}), "counted"},
+		}), "wrong end"},
 		{"everything is parallel", told(func(p *reference.Plan) { p.Override = reference.Parallel }), "overlap, sequence"},
 		{"everything is exclusive", told(func(p *reference.Plan) { p.Override = reference.Exclusive }), "sequence"},
 		{"no key is parked", told(func(p *reference.Plan) { p.Park = false }), "sequence"},
