@@ -265,7 +265,7 @@ func (s *Session) sendWork(c *call) {
 // error of ours, such as the end of the call's context, is taken for the worst that passes.
 func classify(err error) (unknown, fatal bool) {
 	e, ok := errors.AsType[*diag.Error](err)
-	if !ok {
+	if !ok || errors.Is(err, context.Canceled) { // only the session ends its calls, so that none holds up a stop
 		return true, false
 	}
 	return e.OutcomeUnknown, !e.Retryable && !e.OutcomeUnknown

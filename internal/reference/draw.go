@@ -17,8 +17,8 @@ type Scale struct {
 	Deaths int
 	// Lossy plans lose confirmations of calls that took effect, and calls.
 	Lossy bool
-	// Keyless plans have no keys.
-	Keyless bool
+	// Keyless plans have no keys, unattended ones no operator.
+	Keyless, Unattended bool
 }
 
 // drawer draws from one seed.
@@ -42,6 +42,9 @@ func Draw(seed uint64, scale Scale) *Plan {
 		}
 	}
 	for range d.IntN(3) {
+		if scale.Unattended {
+			break
+		}
 		p.Settle = append(p.Settle, pick(d, Redrive, Discard))
 	}
 	return p
@@ -123,7 +126,9 @@ func (d drawer) steps(p *Plan) {
 			}
 			continue
 		}
-		p.Steps = append(p.Steps, s)
+		if !d.scale.Unattended || s.Do != Redrive && s.Do != Discard {
+			p.Steps = append(p.Steps, s)
+		}
 	}
 	if left > 0 {
 		p.Steps = append(p.Steps, Step{After: pick(d, d.scale.Pauses...), Do: Produce, N: left})
