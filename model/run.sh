@@ -161,18 +161,62 @@ check never-solo                     solo    fails -DNEVER_SOLO
 check solo-beside-others             solo    fails -DSOLO_BESIDE_OTHERS
 check solo-claimed-early             solo    fails -DSOLO_CLAIMED_EARLY
 
-# -- ordered keys ----------------------------------------------------------------
-check ordered                        ordered ok    -DFREEZES=1 -DCRASH -DSWEEP -DREDRIVES=1
-check ordered-no-crash               ordered ok    -DFREEZES=1 -DREDRIVES=1
-check ordered-in-one-range           ordered ok    -DKEYED=30 -DCRASH -DSWEEP -DFREEZES=1
-check ordered-break-up               ordered ok    -DKEYED=14 -DREDRIVES=1 -DFREEZES=1 -DBREAK_UP
-check ordered-three-ranges           ordered ok    -DN=3 -DKEYED=14 -DBATCH=1 -DFREEZES=1 -DCRASH -DSWEEP
+# -- keys and order ------------------------------------------------------------
+check ordered                        ordered ok    -DENDS -DCRASH -DSURRENDER -DLOST -DLIMBO -DFAULTS=3
+check ordered-in-one-range           ordered ok    -DKEYED=30 -DENDS -DCRASH -DSURRENDER -DLOST -DLIMBO -DBREAK_UP -DFAULTS=2
+check ordered-three-ranges           ordered ok    -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DCRASH -DSURRENDER -DLOST -DLIMBO -DBREAK_UP -DFAULTS=3
+check ordered-four-ranges            ordered ok    -DBATCH=1 -DKEYED=30 -DENDS -DCRASH -DSURRENDER -DBREAK_UP -DFAULTS=2
+check ordered-exclusive              ordered ok    -DKEYED=30 -DEXCL=20 -DENDS -DCRASH -DSURRENDER -DBREAK_UP
+check ordered-exclusive-ranges       ordered ok    -DN=3 -DBATCH=1 -DKEYED=14 -DEXCL=6 -DENDS -DCRASH -DSURRENDER -DBREAK_UP -DFAULTS=2
+check ordered-redrive                ordered ok    -DN=3 -DBATCH=1 -DKEYED=14 -DMAX_ATTEMPTS=1 -DFAILS=3 -DENDS -DCRASH -DREDRIVES=2 -DDISCARDS=1
+check ordered-parked                 ordered ok    -DN=3 -DBATCH=1 -DKEYED=14 -DPARK -DMAX_ATTEMPTS=1 -DFAILS=3 -DENDS -DCRASH -DREDRIVES=2 -DDISCARDS=1
+check ordered-parked-exclusive       ordered ok    -DKEYED=30 -DEXCL=8 -DPARK -DMAX_ATTEMPTS=1 -DENDS -DCRASH -DREDRIVES=2 -DDISCARDS=1
+check ordered-seek                   ordered ok    -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DCRASH -DSEEKS=1
+check ordered-seek-redrive           ordered ok    -DKEYED=30 -DMAX_ATTEMPTS=1 -DENDS -DCRASH -DSEEKS=1 -DREDRIVES=1
+check ordered-seek-parked            ordered ok    -DKEYED=30 -DPARK -DMAX_ATTEMPTS=1 -DENDS -DCRASH -DSEEKS=1 -DREDRIVES=1
+check ordered-effects                ordered ok    -DTX -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DLOST
+check ordered-effects-crash          ordered ok    -DTX -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DLOST -DCRASH -DSWEEP
+check ordered-effects-in-one-range   ordered ok    -DTX -DN=3 -DBATCH=3 -DKEYED=14 -DENDS -DLOST -DSURRENDER -DBREAK_UP -DFAULTS=2
+check ordered-effects-exclusive      ordered ok    -DTX -DN=3 -DBATCH=3 -DKEYED=14 -DEXCL=4 -DENDS -DLOST -DSURRENDER
+check ordered-effects-redrive        ordered ok    -DTX -DN=2 -DBATCH=1 -DKEYED=6 -DMAX_ATTEMPTS=1 -DENDS -DREDRIVES=1
+check ordered-effects-parked         ordered ok    -DTX -DN=2 -DBATCH=1 -DKEYED=6 -DPARK -DMAX_ATTEMPTS=1 -DENDS -DREDRIVES=1
+check ordered-effects-seek           ordered ok    -DTX -DN=2 -DBATCH=1 -DKEYED=6 -DENDS -DSEEKS=1
+check chained-at-success             ordered fails -DN=2 -DBATCH=1 -DKEYED=6 -DENDS -DCHAIN_AT_SUCCESS
+check line-of-a-lost-range-goes-on   ordered fails -DN=2 -DBATCH=1 -DKEYED=6 -DENDS -DLINE_GOES_ON
+check own-by-name                    ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DLIMBO -DOWN_BY_NAME
+check own-though-left                ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DOWN_BY_NAME
+check arrives-behind-a-failure       ordered fails -DARRIVES_UNSEEN
+check line-passes-a-failed-one       ordered fails -DKEYED=30 -DLINE_PASSES_A_FAILED_ONE
+check line-passes-unrecorded-death   ordered fails -DTX -DN=3 -DBATCH=3 -DKEYED=14 -DMAX_ATTEMPTS=1 -DENDS -DDEATH_IN_MEMORY
+check line-passes-a-parked-one       ordered fails -DN=2 -DKEYED=6 -DPARK -DMAX_ATTEMPTS=1 -DLINE_PASSES_A_PARKED_ONE
+check line-passes-a-backoff          ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DEXCL=4 -DFOLLOWERS_PAST_BACKOFF
+check takeover-keeps-its-line        ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DCRASH -DFAULTS=2 -DTAKEOVER_KEEPS_LINE
+check break-up-all-pending           ordered fails -DKEYED=30 -DCRASH -DBREAK_UP -DBREAK_UP_ALL_PENDING
+check waiting-ones-overtaken         ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DWAITING_IGNORED
+check hand-out-unchecked             ordered fails -DMAX_ATTEMPTS=1 -DREDRIVES=1 -DHAND_OUT_UNCHECKED
+check due-ones-hold-the-key          ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DEXCL=14 -DPENDING_HOLDS
+check expiry-all-pending             ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DEXPIRY_ALL_PENDING
+check expiry-lowest-pending          ordered fails -DTX -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DEXPIRY_LOWEST_PENDING
+check part-repeated-undropped        ordered fails -DLOST -DREPEATED_UNDROPPED
+check part-without-the-earlier-one   ordered fails -DKEYED=30 -DLOST -DCRASH -DLATEST_ONLY
+check part-lets-go-of-the-key        ordered fails -DKEYED=30 -DPARTIAL_LETS_GO
+check park-ignored-at-claim          ordered fails -DPARK -DMAX_ATTEMPTS=1 -DPARK_IGNORED_AT_CLAIM
+check park-ended-by-another          ordered fails -DKEYED=30 -DEXCL=8 -DPARK -DMAX_ATTEMPTS=1 -DREDRIVES=1 -DPARK_IGNORED_AT_WAKE
+check parked-one-set-aside           ordered fails -DPARK -DMAX_ATTEMPTS=1 -DREDRIVES=1 -DPARKED_REDRIVEN_ASIDE
 check wake-before-resolution         ordered fails -DWAKE_FIRST
-check wake-without-lock              ordered fails -DWAKE_UNLOCKED
-check claims-read-after-deliveries   ordered fails -DTWO_SNAPSHOTS
-check waiting-ones-overtaken         ordered fails -DN=3 -DKEYED=14 -DBATCH=1 -DWAITING_IGNORED
-check redriven-at-once               ordered fails -DREDRIVES=1 -DREDRIVEN_AT_ONCE
-check crash-without-sweep            ordered fails -DCRASH
+check record-without-lock            ordered fails -DN=2 -DBATCH=1 -DKEYED=6 -DRECORD_UNLOCKED
+check no-wake-at-takeover            ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DCRASH -DSURRENDER -DFAULTS=2 -DNO_WAKE_AT_TAKEOVER
+check no-wake-at-break-up            ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DCRASH -DBREAK_UP -DFAULTS=2 -DNO_WAKE_AT_BREAK_UP
+check no-wake-at-expiry              ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DNO_WAKE_AT_EXPIRY
+check no-wake-at-discard             ordered fails -DDISCARDS=1 -DNO_WAKE_AT_DISCARD
+check no-wake-at-redrive             ordered fails -DN=2 -DBATCH=1 -DKEYED=6 -DPARK -DMAX_ATTEMPTS=1 -DREDRIVES=1 -DNO_WAKE_AT_REDRIVE
+check no-wake-at-seek                ordered fails -DSEEKS=1 -DNO_WAKE_AT_SEEK
+check no-wake-for-a-gone-row         ordered fails -DTX -DN=3 -DBATCH=1 -DKEYED=14 -DNO_WAKE_FOR_A_GONE_ROW
+check crash-without-sweep            ordered fails -DTX -DN=2 -DBATCH=1 -DKEYED=6 -DCRASH
+check late-commit-of-a-recorded-one  ordered fails -DTX -DENDS -DMARK_IGNORED_AT_COMMIT
+check seek-leaves-waiting-ones       ordered fails -DSEEKS=1 -DSEEK_LEAVES_WAITING
+check seek-leaves-marks              ordered fails -DSEEKS=1 -DSEEK_LEAVES_MARKS
+check seek-leaves-parks              ordered fails -DKEYED=30 -DPARK -DMAX_ATTEMPTS=1 -DSEEKS=1 -DSEEK_KEEPS_PARKED
 
 if [ "$ran" -eq 0 ]; then
 	echo "model: nothing is called $wanted" >&2
