@@ -313,16 +313,7 @@ inline classify(r, its)
 }
 
 /* ordered ones in its ranges behind which no ordered one starts */
-#ifdef PARK
-#define STOPS(i) bad[i]
-#else
-#if MAX_ATTEMPTS == 1
-#define STOPS(i) 0
-#else
-#define STOPS(i) bad[i]
-#endif
-#endif
-#define STOPPED(i) ((wait[i] | UNSURE(i) | STOPS(i)) & ORDERED & ~line[i])
+#define STOPPED(i) ((wait[i] | UNSURE(i) | bad[i]) & ORDERED & ~line[i])
 #define LEFT_UNENDED(r) (todo[i] & ~line[i] & BELOW(r * BATCH + 1) & ~ENDED(i) & \
 	(((left[i] & 1) -> OF(0) : 0) | ((left[i] & 2) -> OF(1) : 0) | ((left[i] & 4) -> OF(2) : 0)))
 
@@ -572,16 +563,7 @@ inline expire()
 #define LOWER_RANGES(m) ((todo[i] & ~line[i] & BELOW(RANGE_OF(m) * BATCH + 1)) == 0)
 #endif
 #define FREE_IN_LINE(m) ((line[i] & BIT(m)) && !line_left[i] && (line[i] & BELOW(m) & ~ENDED(i)) == 0)
-#define MAY_START(m) ((todo[i] & ~ENDED(i) & BIT(m)) && runs[i] == 0 && NO_UNRECORDED_DEATH(m) && (FREE_IN_RANGE(m) || FREE_IN_LINE(m)))
-
-/* after a success the next starts at once, after a death when it is recorded */
-#ifdef DEATH_IN_MEMORY
-#define NO_UNRECORDED_DEATH(m) 1
-#define MAY_PASS     (ok[i] | bad[i])
-#else
-#define NO_UNRECORDED_DEATH(m) (!IN_ORDER(m) || (todo[i] & TOGETHER(m) & bad[i] & ORDERED & ~aside & BELOW(m)) == 0)
-#define MAY_PASS     ok[i]
-#endif
+#define MAY_START(m) ((todo[i] & ~ENDED(i) & BIT(m)) && runs[i] == 0 && (FREE_IN_RANGE(m) || FREE_IN_LINE(m)))
 
 /* what in an instance's memory may count for m: its own range's, its line's */
 #define TOGETHER(m) ((line[i] & BIT(m)) -> line[i] : (OF(RANGE_OF(m)) & ~line[i]))
@@ -595,7 +577,7 @@ inline start(m)
 	if
 	:: IN_ORDER(m) ->
 	   /* every lower one has a success or is dead, or is out of order; a letter that parks keeps its successors back */
-	   assert((ORDERED & BELOW(m) & ~(aside | succ | discarded | (dead & ~parks) | (todo[i] & TOGETHER(m) & MAY_PASS))) == 0);
+	   assert((ORDERED & BELOW(m) & ~(aside | succ | discarded | (dead & ~parks) | (todo[i] & TOGETHER(m) & ok[i]))) == 0);
 	   assert(((parks | (first & ~(succ | dead | discarded | (todo[i] & TOGETHER(m) & ok[i])))) & BELOW(m)) == 0);
 	   /* and no higher one has a success */
 	   assert((ORDERED & succ & ~BELOW(m)) == 0)
@@ -604,24 +586,22 @@ inline start(m)
 	runs[i] = BIT(m)
 }
 
-/* the handler of runs[i] has failed: the ordered ones behind it wait */
+/* the handler of runs[i] has failed: the ordered ones behind it wait. They do behind a death, too: it may not be
+   recorded yet when the transaction of the next one commits, and it may park the key. */
+#ifdef LINE_PASSES_A_DEATH
+#define BREAKS_THE_LINE(x) (((x) & ORDERED & ~aside) && !DIES(x))
+#else
+#define BREAKS_THE_LINE(x) ((x) & ORDERED & ~aside)
+#endif
 inline has_failed()
 {
 	if
-#ifdef LINE_PASSES_A_PARKED_ONE
-	:: (runs[i] & ORDERED & ~aside) && !DIES(runs[i]) ->
-#else
-#ifdef PARK
-	:: (runs[i] & ORDERED & ~aside) ->
-#else
-	:: (runs[i] & ORDERED & ~aside) && !DIES(runs[i]) ->
-#endif
-#endif
-	   rest_waits()
+	:: BREAKS_THE_LINE(runs[i]) -> rest_waits()
 	:: else
 	fi;
 	bad[i] = bad[i] | runs[i]; runs[i] = 0
 }
+
 #ifdef TX
 #ifdef MARK_IGNORED_AT_COMMIT
 #define CAN_COMMIT(i) tx_token[i]

@@ -187,8 +187,8 @@ check own-by-name                    ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -D
 check own-though-left                ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DOWN_BY_NAME
 check arrives-behind-a-failure       ordered fails -DARRIVES_UNSEEN
 check line-passes-a-failed-one       ordered fails -DKEYED=30 -DLINE_PASSES_A_FAILED_ONE
-check line-passes-unrecorded-death   ordered fails -DTX -DN=3 -DBATCH=3 -DKEYED=14 -DMAX_ATTEMPTS=1 -DENDS -DDEATH_IN_MEMORY
-check line-passes-a-parked-one       ordered fails -DN=2 -DKEYED=6 -DPARK -DMAX_ATTEMPTS=1 -DLINE_PASSES_A_PARKED_ONE
+check line-passes-unrecorded-death   ordered fails -DTX -DN=3 -DBATCH=3 -DKEYED=14 -DMAX_ATTEMPTS=1 -DENDS -DLINE_PASSES_A_DEATH
+check line-passes-a-parked-one       ordered fails -DN=2 -DKEYED=6 -DPARK -DMAX_ATTEMPTS=1 -DLINE_PASSES_A_DEATH
 check line-passes-a-backoff          ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DEXCL=4 -DFOLLOWERS_PAST_BACKOFF
 check takeover-keeps-its-line        ordered fails -DN=3 -DBATCH=1 -DKEYED=14 -DENDS -DCRASH -DFAULTS=2 -DTAKEOVER_KEEPS_LINE
 check break-up-all-pending           ordered fails -DKEYED=30 -DCRASH -DBREAK_UP -DBREAK_UP_ALL_PENDING
