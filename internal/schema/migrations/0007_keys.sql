@@ -25,15 +25,15 @@ $sqlstreams$;
 create function {schema}.held_keys(p_group integer, p_hashes bigint[], p_below bigint, p_holds uuid[]) returns bigint[]
 language plpgsql set enable_sort = off as $sqlstreams$
 begin
+    -- All of it is set operations: an index look-up a key could be planned as a scan of all that runs, for each key.
     return array(
         select h.hash from unnest(p_hashes) as h (hash)
         intersect
-        select k.hash from {schema}.claim c cross join lateral unnest(c.key_hashes) as k (hash)
-         where c.group_id = p_group and c.low < coalesce(p_below, 9223372036854775807) and c.key_hashes is not null
-           and (p_holds is null or not c.token = any (p_holds))
-        union
-        select h.hash from unnest(p_hashes) as h (hash)
-         where (select true from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.state <> 'waiting' and d.state = 'running' limit 1));
+        (select k.hash from {schema}.claim c cross join lateral unnest(c.key_hashes) as k (hash)
+          where c.group_id = p_group and c.low < coalesce(p_below, 9223372036854775807) and c.key_hashes is not null
+            and (p_holds is null or not c.token = any (p_holds))
+         union all
+         select d.key_hash from {schema}.delivery d where d.group_id = p_group and d.state = 'running' and d.key_hash is not null));
 end
 $sqlstreams$;
 
