@@ -5,7 +5,7 @@ GO ?= go
 # More flags for go test in test and test-full.
 TESTFLAGS ?=
 # The packages that test-full tests: those with more to test than make test does.
-FULL_PKGS ?= ./internal/pgserver ./internal/store ./model ./bench/...
+FULL_PKGS ?= ./internal/pgserver ./internal/store ./internal/chaos ./model ./bench/...
 # The seed of a chaos run.
 SEED ?= 1
 # What the demo breaks, to show that its checker sees it; empty: nothing.
@@ -14,7 +14,7 @@ SABOTAGE ?=
 NEED = sh internal/tools/install-postgres.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-full check demo model chaos bench bench-full vet fmt
+.PHONY: help test test-full check demo model chaos chaos-keys bench bench-full vet fmt
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ model: ## check the protocol's model with spin
 chaos: ## a minute of real faults (SEED=n)
 	@$(NEED) postgres
 	$(GO) run ./internal/chaos/cmd/chaos -seed $(SEED)
+
+chaos-keys: ## two minutes of kills while keys are ordered (SEED=n)
+	@$(NEED) postgres
+	$(GO) run ./internal/chaos/cmd/chaos -mode keys -seed $(SEED)
 
 bench: ## the bars of speed, a short pass (10 minutes at most)
 	@$(NEED) postgres

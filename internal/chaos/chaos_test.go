@@ -84,6 +84,33 @@ func TestKillModeProducesExactlyWhatItWasToldAndLosesNothing(t *testing.T) {
 	}
 }
 
+func TestOrderedKeysStayInOrderWhileProcessesAreKilled(t *testing.T) {
+	t.Parallel()
+	result := runOnce(t, Config{Mode: ModeKeys, Duration: 5 * time.Second, Messages: 1500, Keys: 100, Processes: 4, Quick: true})
+	r := result.Report
+	// So few kills may all strike between two messages.
+	if result.Verdict() == ledger.Fail || r.Stored != 1500 || r.Faults[ledger.Kill] != 5 || result.Drained == 0 {
+		t.Errorf("the verdict is %s", result.Verdict())
+	}
+	if g := r.Groups; g[0].Keys != 100 || g[0].Keyed < 1200 || g[1].Keyed < 900 || g[0].Failures < 100 {
+		t.Error("the run was too tame")
+	}
+	if e := result.Effects; e == nil || e.Count != r.Groups[0].Handled || e.wrong() != 0 {
+		t.Errorf("%s", e)
+	}
+}
+
+func TestKeysThatNobodyHoldsAreFoundOutOfOrder(t *testing.T) {
+	t.Parallel()
+	result := runOnce(t, Config{Mode: ModeKeys, Duration: 3 * time.Second, Messages: 1500, Keys: 20, Processes: 4, Quick: true, Sabotage: SabotageOrder})
+	if r := result.Report; result.Verdict() != ledger.Fail || r.Counts[ledger.KindKeyOrder] == 0 || r.Counts[ledger.KindKeyTogether] == 0 || r.Counts[ledger.KindLost] != 0 {
+		t.Errorf("the verdict is %s", result.Verdict())
+	}
+	if e := result.Effects; e == nil || e.Disorder == 0 || e.Twice+e.Missing+e.Dead != 0 {
+		t.Errorf("%s", e)
+	}
+}
+
 func TestTheRunComplainsOfWhatProcessesSay(t *testing.T) {
 	for text, bad := range map[string]bool{
 		"level=INFO msg=fine\n":                     false,
@@ -148,10 +175,22 @@ func TestASeedDecidesTheSchedule(t *testing.T) {
 	if n := len(killPlan(1, time.Minute, 2)); n != 40 {
 		t.Errorf("kill mode has %d kills a minute, want 40", n)
 	}
+	kills, stops := 0, 0
+	for _, s := range keysPlan(1, 2*time.Minute) {
+		switch {
+		case s.kind == killConsumer:
+			kills++
+		case s.kind == stopConsumer && s.hold > leaseTime:
+			stops++
+		}
+	}
+	if kills != 120 || stops != 24 {
+		t.Errorf("keys mode has %d kills and %d freezes in two minutes, want 120 and 24", kills, stops)
+	}
 }
 
 func TestConfigsThatMakeNoSenseAreRefused(t *testing.T) {
-	for _, cfg := range []Config{{Mode: "war"}, {Sabotage: "everything"}, {Duration: -1}, {Producers: -1}, {Mode: ModeKill, Messages: -1}} {
+	for _, cfg := range []Config{{Mode: "war"}, {Sabotage: "everything"}, {Duration: -1}, {Producers: -1}, {Mode: ModeKill, Messages: -1}, {Mode: ModeKeys, Keys: -1}} {
 		if _, err := Run(t.Context(), cfg); err == nil {
 			t.Errorf("%+v is accepted", cfg)
 		}
@@ -160,6 +199,11 @@ func TestConfigsThatMakeNoSenseAreRefused(t *testing.T) {
 	must(t, err)
 	if cfg.Messages != 100_000 || cfg.Size != 1000 || cfg.Duration != time.Minute || cfg.Groups != 2 || cfg.Processes != 3 {
 		t.Errorf("kill mode is %+v", cfg)
+	}
+	cfg, err = Config{Mode: ModeKeys}.withDefaults()
+	must(t, err)
+	if cfg.Keys != 10_000 || cfg.Duration != 2*time.Minute || cfg.DrainWithin != 2*time.Minute || cfg.Processes != 10 {
+		t.Errorf("keys mode is %+v", cfg)
 	}
 	if len(Config{}.Faults) > 0 {
 		t.Error("an empty config has faults")

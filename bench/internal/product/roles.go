@@ -22,11 +22,12 @@ const (
 	SendRole    = "send"    // one message now and then
 	ReceiveRole = "receive"
 	IdleRole    = "idle"
+	ConsumeRole = "consume" // handlers that wait
 )
 
 // Roles returns what processes can be.
 func Roles() map[string]worker.Role {
-	return map[string]worker.Role{ProduceRole: runProduce, SendRole: runSend, ReceiveRole: runReceive, IdleRole: runIdle}
+	return map[string]worker.Role{ProduceRole: runProduce, SendRole: runSend, ReceiveRole: runReceive, IdleRole: runIdle, ConsumeRole: runConsume}
 }
 
 // ProduceConfig is what a process in ProduceRole is told.
