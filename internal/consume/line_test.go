@@ -351,3 +351,26 @@ next
   work give back 1- finished to 2 and [], claim 1 or take over
 `)
 }
+
+// Until a death is recorded, the message could run again: behind it nothing starts here.
+func TestScriptDeathInALine(t *testing.T) {
+	converse(t, lined(), delivery.Policy{MaxAttempts: 1}, `
+next
+  work claim 4 or take over
+reply range 1-4 keyed ordered
+next
+  read 1-4
+read all a 1,2,4
+take
+  start 1, attempt 1, 47.1s left
+take
+  start 3, attempt 1, 47.1s left
+end 1 error
+  ! SQL0108 dead message 1
+take
+  nothing
+end 3
+next
+  work record 1- 1:dead/1 2:wait 4:wait, claim 4, claim 4 deliveries and 4 behind
+`)
+}

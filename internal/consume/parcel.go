@@ -67,7 +67,7 @@ func (m *machine) parcelRead(p *parcel, msgs []delivery.Message, now instant) {
 	p.read = true
 	bytes := int64(0)
 	m.latest = now.mono
-	var parked map[string]bool // keys whose head was found dead, in a group where that stops them
+	var parked map[string]bool // keys whose head was found dead, which is not recorded yet
 	for i := range p.items {
 		it := &p.items[i]
 		at, ok := slices.BinarySearchFunc(msgs, it.ID, func(a delivery.Message, id int64) int { return int(min(max(a.ID-id, -1), 1)) })
@@ -85,7 +85,8 @@ func (m *machine) parcelRead(p *parcel, msgs []delivery.Message, now instant) {
 			o := delivery.Outcome{ID: it.ID, Kind: delivery.Dead, Attempt: it.Attempt, Reason: delivery.Exhausted, Error: diedAlone, Solo: it.Solo}
 			m.died(&task{parcel: p, i: i, policy: policy, failures: it.Attempt}, &o, now, textError(diedAlone))
 			o.Key, o.Order = it.message.Key, it.Order
-			if o.Parks = m.departs(&o) == failed; o.Parks {
+			o.Parks = m.parks(&o)
+			if departs(&o) == failed {
 				if parked == nil {
 					parked = make(map[string]bool)
 				}
@@ -251,11 +252,11 @@ func (m *machine) finishParcel(t *task, now instant, v *verdict) {
 	default:
 		o.Outcome, o.due = m.outcome(t, it.ID, it.Solo, now, v)
 		o.Order = it.Order
-		o.Parks = o.Kind == delivery.Dead && m.departs(&o.Outcome) == failed
+		o.Parks = m.parks(&o.Outcome)
 		m.settleItem(p, o)
 	}
 	if it.Order != "" && !p.solo {
-		m.leaveLine(it.message.Key, nil, p, t.i, m.departs(&o.Outcome))
+		m.leaveLine(it.message.Key, nil, p, t.i, departs(&o.Outcome))
 	}
 	// A parcel is recorded at once when all of it has ended, else what has ended is recorded together after a moment.
 	if p.waiting+p.lined == 0 && p.running == 0 {

@@ -201,8 +201,8 @@ func (m *machine) finishSpan(t *task, now instant, v *verdict) {
 		// Judged even where the result is dropped: the attempt took place and is counted.
 		o, due := m.outcome(t, r.msgs[t.i].ID, false, now, v)
 		o.Order = order
-		how = m.departs(&o)
-		o.Parks = how == failed && o.Kind == delivery.Dead
+		how = departs(&o)
+		o.Parks = m.parks(&o)
 		if !r.gone {
 			r.outcomes = append(r.outcomes, pending{o, due})
 		}
@@ -213,12 +213,18 @@ func (m *machine) finishSpan(t *task, now instant, v *verdict) {
 	}
 }
 
-// departs says how a message with this outcome leaves its line.
-func (m *machine) departs(o *delivery.Outcome) departure {
-	if o.Order == delivery.Ordered && (o.Kind == delivery.Failed || o.Kind == delivery.Delayed || o.Kind == delivery.Dead && m.limits.Park) {
+// departs says how a message with this outcome leaves its line. Behind an ordered one's death, too, nothing ordered starts until that is recorded: the next one's handler may commit its own transaction, and if the instance
+// died then, the dead one would run again after it.
+func departs(o *delivery.Outcome) departure {
+	if o.Order == delivery.Ordered && (o.Kind == delivery.Failed || o.Kind == delivery.Delayed || o.Kind == delivery.Dead) {
 		return failed
 	}
 	return passed
+}
+
+// parks says whether a dead letter keeps its key.
+func (m *machine) parks(o *delivery.Outcome) bool {
+	return m.limits.Park && o.Kind == delivery.Dead && o.Order == delivery.Ordered
 }
 
 // leave gives up on a range for want of lease time. What ran of it may run again, after its expiry.
