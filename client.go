@@ -285,7 +285,8 @@ type StreamInfo struct {
 	// The limits of its declaration, as in StreamConfig.
 	MaxPayload, MaxKey, MaxHeaders int
 	IdempotencyWindow              time.Duration
-	Keyed                          bool
+	Keyed, Compacted               bool
+	TombstoneTTL, CompactionLag    time.Duration // 0: not compacted
 }
 
 func streamInfo(row *store.Stream) StreamInfo {
@@ -293,7 +294,8 @@ func streamInfo(row *store.Stream) StreamInfo {
 	// What a later program wrote may not be readable; a list of streams is still one.
 	_ = json.Unmarshal(row.Config, &limits)
 	return StreamInfo{ID: row.ID, Name: row.Name, Kind: row.Kind, FirstID: row.FirstID, CreatedAt: row.CreatedAt,
-		MaxPayload: limits.MaxPayload, MaxKey: limits.MaxKey, MaxHeaders: limits.MaxHeaders, IdempotencyWindow: limits.idempotencyWindow(), Keyed: limits.Keyed}
+		MaxPayload: limits.MaxPayload, MaxKey: limits.MaxKey, MaxHeaders: limits.MaxHeaders, IdempotencyWindow: limits.idempotencyWindow(), Keyed: limits.Keyed,
+		Compacted: limits.Compacted, TombstoneTTL: time.Duration(limits.TTLMS) * time.Millisecond, CompactionLag: time.Duration(limits.LagMS) * time.Millisecond}
 }
 
 // ListStreams returns all streams by name.

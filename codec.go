@@ -95,10 +95,30 @@ func (s *stream) encode(payload any, version int, opts *ProduceOptions) (store.O
 	} else if data == nil {
 		data = []byte{}
 	}
-	out := store.Outgoing{Payload: data, Version: version}
+	return s.encodeOptions(store.Outgoing{Payload: data, Version: version}, opts)
+}
+
+// encodeTombstone is encode for a message without a payload, which says that its key is gone.
+func (s *stream) encodeTombstone(version int, opts *ProduceOptions) (store.Outgoing, error) {
+	if !s.limits.Compacted {
+		return store.Outgoing{}, invalid(diag.InvalidMessage, "produce to", s.object, "the payload is a nil pointer: a tombstone, which only a compacted stream takes")
+	}
+	if opts == nil || opts.Key == "" {
+		return store.Outgoing{}, invalid(diag.InvalidMessage, "produce to", s.object, "the payload is a nil pointer: a tombstone, which needs a Key")
+	}
+	return s.encodeOptions(store.Outgoing{Version: version}, opts)
+}
+
+// encodeOptions checks what goes with a payload and adds it.
+func (s *stream) encodeOptions(out store.Outgoing, opts *ProduceOptions) (store.Outgoing, error) {
 	if opts == nil {
 		return out, nil
 	}
+	const op = "produce to"
+	bad := func(code Code, detail string) (store.Outgoing, error) {
+		return store.Outgoing{}, invalid(code, op, s.object, detail)
+	}
+	var err error
 	for _, key := range []struct{ name, value string }{{"key", opts.Key}, {"routing key", opts.RoutingKey}} {
 		if len(key.value) > s.limits.MaxKey {
 			return bad(diag.TooLarge, fmt.Sprintf("the %s has %d bytes, the stream allows %d", key.name, len(key.value), s.limits.MaxKey))

@@ -68,6 +68,13 @@ type StreamConfig struct {
 	// when the stream holds messages already, it is built in the background, without holding anybody up; until then reading a key can return ErrKeyIndexBuilding. Switched off, the indexes that are there stay, and
 	// new partitions get none. Default off.
 	Keyed bool
+	// Compacted keeps of each key at least its newest message, and removes older ones once they have been replaced for CompactionLag: the stream is a table of newest values whose changes can be consumed. Messages without a key stay.
+	// A nil payload is a tombstone then: it says that the key is gone, handlers get a nil pointer, and after TombstoneTTL it goes too. It implies Keyed. Default off.
+	Compacted bool
+	// TombstoneTTL is for how long a tombstone is kept, so that groups that lag see it. Default 24 h; 1 ms to 366 days. Only with Compacted.
+	TombstoneTTL time.Duration
+	// CompactionLag is for how long a message is kept after a newer one of its key has been appended. Default 1 min; 1 ms to 366 days. Only with Compacted.
+	CompactionLag time.Duration
 }
 
 // MessageOptions say how a message is run. A message may request them (ProduceOptions.Message), a group sets defaults and limits (ConsumerConfig). Zero means unset.
@@ -311,7 +318,10 @@ type (
 		MaxKey     int   `json:"max_key"`
 		MaxHeaders int   `json:"max_headers"`
 		WindowMS   int64 `json:"idempotency_window_ms"`
-		Keyed      bool  `json:"keyed,omitempty"` // read by statements
+		Keyed      bool  `json:"keyed,omitempty"` // read by statements, as the next three
+		Compacted  bool  `json:"compacted,omitempty"`
+		TTLMS      int64 `json:"tombstone_ttl_ms,omitempty"`
+		LagMS      int64 `json:"compaction_lag_ms,omitempty"`
 	}
 	storedPolicy struct {
 		TimeoutMS   float64 `json:"timeout_ms"`

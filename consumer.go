@@ -65,6 +65,8 @@ func (c *Consumer[T]) Outcome() Outcome { return c.core.outcome }
 // is given back, and Consume returns nil. It does not return because the server is lost or restarts. Returning nil from f records success; an error makes the message run again after a
 // backoff, at most MaxAttempts times; see Delay and Terminal. The context of f carries ctx's values, not its end; it is cancelled at the message's timeout.
 //
+// Of a tombstone (see StreamConfig.Compacted) the payload is nil; MetaFromContext has its key.
+//
 // A message can run more than once: a crash between f and the record of its result, or a lease that ended, makes another instance run it again.
 //
 // Errors: ErrInvalidOption, ErrAlreadyConsuming, ErrClosed, and what waiting cannot mend: ErrStreamNotFound, ErrGroupNotFound, ErrSchemaNewer, ErrPermissionDenied.
@@ -86,6 +88,10 @@ func (c *Consumer[T]) Consume(ctx context.Context, f func(ctx context.Context, p
 func decoder[T any](s *stream) func(m *delivery.Message) (*T, error) {
 	codec, version, any := s.codec, versionOf[T](), s.verbatim
 	return func(m *delivery.Message) (*T, error) {
+		// A tombstone has no payload whose version could matter; it always has a key.
+		if m.Payload == nil && m.Key != "" && !m.Redacted {
+			return nil, nil
+		}
 		if !any && m.SchemaVersion != version {
 			return nil, consume.NotConvertible(m.SchemaVersion)
 		}

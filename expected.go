@@ -54,7 +54,7 @@ type UpdateOptions struct {
 }
 
 // Update reads the newest version of the key, lets f make the next one of it, and appends that if no other version has come meanwhile; if one has, it begins anew after a short pause. So no update is lost, and f can run
-// several times: it has no effects of its own. current is nil where the key has no message, and where it was erased. An error of f ends the call, which returns it as it is; nothing is stored then.
+// several times: it has no effects of its own. current is nil where the key has no message, is deleted, or was erased. On a compacted stream f can return nil, which deletes the key (and does nothing if it has none). An error of f ends the call, which returns it as it is; nothing is stored then.
 //
 // Errors: those of f, of Key.Get and of Producer.Produce; ErrVersionConflict after MaxAttempts.
 func (k *Key[T]) Update(ctx context.Context, f func(current *T) (*T, error), opts *UpdateOptions) (Produced, error) {
@@ -84,6 +84,9 @@ func (k *Key[T]) Update(ctx context.Context, f func(current *T) (*T, error), opt
 		next, err := f(current.Payload)
 		if err != nil {
 			return Produced{}, err
+		}
+		if next == nil && current.Payload == nil && !current.Redacted {
+			return Produced{}, nil // it is gone already
 		}
 		message.ExpectedVersion = current.ID
 		produced, err := (&Producer[T]{core: k.core, version: k.version}).Produce(ctx, next, &message)

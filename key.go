@@ -32,7 +32,7 @@ func (s *Stream[T]) Key(key string) *Key[T] {
 type Version[T any] struct {
 	// ID is the message's id, and what ProduceOptions.ExpectedVersion takes. NoVersion: the key has no message.
 	ID int64
-	// Payload is nil where the key has no message, and where it was erased.
+	// Payload is nil where the key has no message, where the message is a tombstone (the key is gone), and where it was erased.
 	Payload *T
 	// Headers, RoutingKey and the times are those of the message.
 	Headers    map[string]string
@@ -92,6 +92,25 @@ func (k *Key[T]) History(ctx context.Context, opts *HistoryOptions) ([]Version[T
 	return all, nil
 }
 
+// Delete appends a tombstone: it says that the key is gone. Handlers get a nil payload for it, Get returns a Version without one, and after StreamConfig.TombstoneTTL it is removed, too, as what the key held before has been by then.
+// Of opts, which may be nil, Key stays unset; with ExpectedVersion the key is deleted only as it was read. The stream is a compacted one (ErrInvalidMessage).
+func (k *Key[T]) Delete(ctx context.Context, opts *ProduceOptions) (Produced, error) {
+	var o ProduceOptions
+	if opts != nil {
+		o = *opts
+	}
+	if err := k.core.checkKey(deleteKey, k.key); err != nil {
+		return Produced{}, err
+	}
+	if o.Key != "" {
+		return Produced{}, invalid(diag.InvalidOption, deleteKey, k.core.object, "the options have a Key")
+	}
+	o.Key = k.key
+	return (&Producer[T]{core: k.core, version: k.version}).Produce(ctx, nil, &o)
+}
+
+const deleteKey = "delete a key of"
+
 // readKey is what errors call it.
 const readKey = "read a key of"
 
@@ -106,7 +125,7 @@ func (k *Key[T]) read(ctx context.Context, below int64, limit int) ([]delivery.M
 func (k *Key[T]) decode(m *delivery.Message) (Version[T], error) {
 	out := message(m)
 	v := Version[T]{ID: out.ID, Headers: out.Headers, RoutingKey: out.RoutingKey, ProducedAt: out.ProducedAt, AppendedAt: out.AppendedAt, Redacted: out.Redacted}
-	if out.Redacted {
+	if out.Redacted || out.Payload == nil {
 		return v, nil
 	}
 	var err error

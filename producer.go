@@ -23,7 +23,7 @@ type Producer[T any] struct {
 
 // Outgoing is one message of a batch.
 type Outgoing[T any] struct {
-	Payload *T
+	Payload *T              // nil: a tombstone, on a compacted stream
 	Options *ProduceOptions // nil: none
 }
 
@@ -41,7 +41,7 @@ func (s *Stream[T]) Producer(*ProducerOptions) *Producer[T] {
 	return &Producer[T]{core: s.core, version: versionOf[T]()}
 }
 
-// Produce appends one message and returns when it is committed, with the durability that the server is set to. Concurrent calls on one client share
+// Produce appends one message (on a compacted stream a nil payload is a tombstone: the key is gone) and returns when it is committed, with the durability that the server is set to. Concurrent calls on one client share
 // transactions. If ctx ends, or the connection is lost for longer than can be waited for, while the message is on its way, the error is ErrOutcomeUnknown: the message may have
 // been stored. Otherwise an error means that it was not.
 //
@@ -195,7 +195,7 @@ func (p *Producer[T]) ProduceSQLTx(ctx context.Context, tx *sql.Tx, payload *T, 
 
 func (p *Producer[T]) encode(payload *T, opts *ProduceOptions) (store.Outgoing, error) {
 	if payload == nil {
-		return store.Outgoing{}, invalid(diag.InvalidMessage, "produce to", p.core.object, "the payload is a nil pointer")
+		return p.core.encodeTombstone(p.version, opts)
 	}
 	return p.core.encode(payload, p.version, opts)
 }

@@ -75,11 +75,19 @@ func (c *Client) registerStream(ctx context.Context, name string, config *Stream
 		bounded{name: "MaxPayload", value: int64(cfg.MaxPayload), low: 1, high: 256 << 20},
 		bounded{name: "MaxKey", value: int64(cfg.MaxKey), low: 1, high: 2048},
 		bounded{name: "MaxHeaders", value: int64(cfg.MaxHeaders), low: 1, high: 1 << 20},
-		bounded{name: "IdempotencyWindow", value: int64(cfg.IdempotencyWindow), low: int64(time.Second), high: int64(366 * 24 * time.Hour)}); err != nil {
+		bounded{name: "IdempotencyWindow", value: int64(cfg.IdempotencyWindow), low: int64(time.Second), high: int64(366 * 24 * time.Hour)},
+		bounded{name: "TombstoneTTL", value: int64(cfg.TombstoneTTL), low: int64(time.Millisecond), high: int64(366 * 24 * time.Hour)},
+		bounded{name: "CompactionLag", value: int64(cfg.CompactionLag), low: int64(time.Millisecond), high: int64(366 * 24 * time.Hour)}); err != nil {
 		return nil, err
 	}
+	if !cfg.Compacted && (cfg.TombstoneTTL != 0 || cfg.CompactionLag != 0) {
+		return nil, invalid(diag.InvalidOption, op, s.object, "TombstoneTTL and CompactionLag belong to Compacted, which is off")
+	}
 	s.limits = storedStream{V: configVersion, MaxPayload: or(cfg.MaxPayload, 1<<20), MaxKey: or(cfg.MaxKey, 512), MaxHeaders: or(cfg.MaxHeaders, 16<<10),
-		WindowMS: (cmp.Or(cfg.IdempotencyWindow, defaultWindow)).Milliseconds(), Keyed: cfg.Keyed}
+		WindowMS: (cmp.Or(cfg.IdempotencyWindow, defaultWindow)).Milliseconds(), Keyed: cfg.Keyed || cfg.Compacted}
+	if cfg.Compacted {
+		s.limits.Compacted, s.limits.TTLMS, s.limits.LagMS = true, cmp.Or(cfg.TombstoneTTL, 24*time.Hour).Milliseconds(), cmp.Or(cfg.CompactionLag, time.Minute).Milliseconds()
+	}
 	stored, err := json.Marshal(s.limits)
 	if err != nil {
 		return nil, &diag.Error{Code: diag.InvalidOption, Op: op, Object: s.object, Err: err}
@@ -99,7 +107,7 @@ func (c *Client) registerStream(ctx context.Context, name string, config *Stream
 	return s, s.indexKeys(ctx)
 }
 
-// indexKeys sees to it that upkeep looks at a keyed stream whose leaves lack the index, though no consumer runs in this process that would have started it. Nobody waits for the index here.
+// indexKeys sees to it that upkeep runs for a compacted stream, and for a keyed one whose leaves lack the index, though no consumer runs in this process that would have started it. Nobody waits for it here.
 func (s *stream) indexKeys(ctx context.Context) error {
 	if !s.limits.Keyed {
 		return nil
@@ -107,6 +115,9 @@ func (s *stream) indexKeys(ctx context.Context) error {
 	gaps, err := s.client.store.KeyIndexGaps(ctx, s.id)
 	if err != nil {
 		return renamed(err, s.object)
+	}
+	if s.limits.Compacted {
+		s.client.keepUp(manager.Compaction)
 	}
 	if len(gaps) > 0 {
 		s.client.keepUp(manager.KeyIndexes)

@@ -36,7 +36,7 @@ type Message struct {
 	RoutingKey    string // "": none
 	SchemaVersion int
 	Headers       map[string]string
-	Payload       []byte // as stored; nil: none (redacted)
+	Payload       []byte // as stored; nil: none (a tombstone; or redacted)
 	ProducedAt    time.Time
 	AppendedAt    time.Time
 	ScheduledAt   time.Time // zero: not scheduled

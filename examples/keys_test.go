@@ -41,3 +41,17 @@ func TestEventSourcing(t *testing.T) {
 		t.Errorf("%d cents are left", n)
 	}
 }
+
+func TestKeyValue(t *testing.T) {
+	t.Parallel()
+	short(t, "keyvalue")
+	stdout, stderr, status := run(t, command(t, pgtest.NewDatabase(t).DSN, build(t, "keyvalue")))
+	if status != 0 || stdout != "" {
+		t.Fatalf("status %d", status)
+	}
+	for _, line := range []string{"colour is green\n", "the copy holds map[colour:green ready:yes]\n"} {
+		if !strings.Contains(stderr, line) {
+			t.Errorf("%q is missing in\n%s", line, stderr)
+		}
+	}
+}

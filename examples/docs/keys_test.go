@@ -63,6 +63,24 @@ func payIn(ctx context.Context, accounts *sqlstreams.Stream[Account]) error {
 	return err
 }
 
+// Setting is what the compacted stream of the page holds.
+type Setting struct{ Value string }
+
+func set(ctx context.Context, client *sqlstreams.Client) error {
+	// doc: keys/compact
+	settings, err := sqlstreams.RegisterStream[Setting](ctx, client, "settings", &sqlstreams.StreamConfig{Compacted: true})
+	if err != nil {
+		return err
+	}
+	_, err = settings.Producer(nil).Produce(ctx, &Setting{Value: "green"}, &sqlstreams.ProduceOptions{Key: "colour"})
+	if err != nil {
+		return err
+	}
+	_, err = settings.Key("size").Delete(ctx, nil) // a tombstone
+	// doc: end
+	return err
+}
+
 func TestKeys(t *testing.T) {
 	client, _, _ := open(t)
 	ctx := t.Context()
@@ -89,5 +107,11 @@ func TestKeys(t *testing.T) {
 	}
 	if v, err := accounts.Key("a-17").Get(ctx); err != nil || v.Payload.Cents != 101 {
 		t.Fatal(v, err)
+	}
+	if err := set(ctx, client); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := client.Stream("settings").Read(ctx, 0, 10); err != nil || len(all) != 2 || string(all[0].Payload) != `{"Value":"green"}` || all[1].Payload != nil {
+		t.Fatal(all, err)
 	}
 }

@@ -73,10 +73,14 @@ func (c *consuming) handle(ctx context.Context, payload *[]byte) error {
 			return sqlstreams.Delay(0)
 		}
 	}
-	if c.options.exec != "" {
-		return c.execute(ctx, &meta, *payload)
+	var data []byte // nil: a tombstone
+	if payload != nil {
+		data = *payload
 	}
-	m := &sqlstreams.Message{ID: meta.ID, Key: meta.Key, RoutingKey: meta.RoutingKey, SchemaVersion: meta.SchemaVersion, Headers: meta.Headers, Payload: *payload,
+	if c.options.exec != "" {
+		return c.execute(ctx, &meta, data)
+	}
+	m := &sqlstreams.Message{ID: meta.ID, Key: meta.Key, RoutingKey: meta.RoutingKey, SchemaVersion: meta.SchemaVersion, Headers: meta.Headers, Payload: data,
 		ProducedAt: meta.ProducedAt, AppendedAt: meta.AppendedAt, ScheduledAt: meta.ScheduledAt}
 	if err := c.app.writeMessage(c.app.env.Stdout, m, meta.Attempt); err != nil {
 		c.mu.Lock()

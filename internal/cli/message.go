@@ -82,6 +82,8 @@ func (a *app) writeMessage(w io.Writer, m *sqlstreams.Message, attempt int) erro
 	text := payloadText(m.Payload)
 	if m.Redacted {
 		text = "(redacted)"
+	} else if m.Payload == nil {
+		text = "(tombstone)"
 	}
 	_, err := fmt.Fprintln(w, line+text)
 	return err

@@ -27,16 +27,17 @@ type streamView struct {
 	Kind      string     `json:"kind"` // json, bytes
 	FirstID   int64      `json:"first_id"`
 	Keyed     bool       `json:"keyed"`
+	Compacted bool       `json:"compacted"`
 	CreatedAt *time.Time `json:"created_at"`
 }
 
 func viewStream(s sqlstreams.StreamInfo) streamView {
-	return streamView{ID: s.ID, Name: s.Name, Kind: s.Kind, FirstID: s.FirstID, Keyed: s.Keyed, CreatedAt: at(s.CreatedAt)}
+	return streamView{ID: s.ID, Name: s.Name, Kind: s.Kind, FirstID: s.FirstID, Keyed: s.Keyed, Compacted: s.Compacted, CreatedAt: at(s.CreatedAt)}
 }
 
 func newStreamCreate(a *app) *cobra.Command {
 	var codec, maxPayload, maxKey, maxHeaders string
-	var keyed bool
+	var keyed, compacted bool
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a stream.",
@@ -51,7 +52,7 @@ Whether a stream holds JSON or bytes is decided now and never changes. Programs 
 			if err := a.changes(cmd); err != nil {
 				return err
 			}
-			config := &sqlstreams.StreamConfig{Keyed: keyed}
+			config := &sqlstreams.StreamConfig{Keyed: keyed, Compacted: compacted}
 			for _, s := range []struct {
 				flag, text string
 				target     *int
@@ -83,6 +84,7 @@ Whether a stream holds JSON or bytes is decided now and never changes. Programs 
 	flags.StringVar(&maxKey, "max-key", "", "longest key (default 512 bytes, at most 2048)")
 	flags.StringVar(&maxHeaders, "max-headers", "", "largest headers of a message (default 16KiB, at most 1MiB)")
 	flags.BoolVar(&keyed, "keyed", false, "index messages by key, so that a key's newest message and its history can be read")
+	flags.BoolVar(&compacted, "compacted", false, "keep of each key the newest message, and remove older ones after a minute")
 	completeWords(cmd, "codec", "json", "raw")
 	return cmd
 }

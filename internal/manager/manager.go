@@ -49,6 +49,8 @@ type Store interface {
 	WakeWaiting(ctx context.Context, group, limit int, from *int64) (next *int64, woken int, err error)
 	KeyIndexGaps(ctx context.Context, stream int) ([]store.KeyIndexGap, error)
 	BuildKeyIndex(ctx context.Context, gap store.KeyIndexGap) error
+	StreamsCompacted(ctx context.Context, after int) ([]int, error)
+	Compact(ctx context.Context, stream, limit int) (store.CompactReply, error)
 }
 
 // Duty is one kind of upkeep: RunOnce does one bounded pass over all streams.
@@ -75,6 +77,7 @@ func Duties(announce Announcer) []Duty {
 		{Name: "trim", Every: 20 * time.Second, RunOnce: trim},
 		{Name: "deletions", Every: 30 * time.Second, RunOnce: finishDeletions},
 		{Name: KeyIndexes, Every: 10 * time.Second, RunOnce: buildKeyIndexes, Longest: time.Hour},
+		{Name: Compaction, Every: 10 * time.Second, RunOnce: compact},
 	}
 }
 

@@ -53,7 +53,7 @@ func NewNames(name string) (*Names, error) {
 	literal := strings.ReplaceAll(quoted, "'", "''")
 	n := &Names{Schema: name, Quoted: quoted, Channel: "sqlstreams_" + hex.EncodeToString(digest(name, "channel"))[:8], locks: map[string]int32{}}
 	pairs := []string{"{schema}", quoted, "{schema_text}", literal, "{log}", "'" + literal + ".log_'", "{inbox}", "'" + literal + ".inbox_'"}
-	for _, kind := range []string{"stream", "group", "leaves", "register", "inbox", "migrate"} {
+	for _, kind := range []string{"stream", "group", "leaves", "register", "inbox", "compaction", "migrate"} {
 		n.locks[kind] = int32(binary.BigEndian.Uint32(digest(name, kind)))
 		pairs = append(pairs, "{class_"+kind+"}", strconv.FormatInt(int64(n.locks[kind]), 10))
 	}
@@ -72,7 +72,7 @@ func digest(name, kind string) []byte {
 // Expand puts the installation's names into a statement.
 func (n *Names) Expand(sql string) string { return n.replacer.Replace(sql) }
 
-// Lock returns the first key of the advisory locks of a kind: stream, group, leaves, register, inbox, migrate.
+// Lock returns the first key of the advisory locks of a kind: stream, group, leaves, register, inbox, compaction, migrate.
 func (n *Names) Lock(kind string) int32 { return n.locks[kind] }
 
 // Migration is one numbered step, as its file says.

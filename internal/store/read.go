@@ -132,6 +132,9 @@ type arena struct{ free []byte }
 const arenaChunk = 64 << 10
 
 func (a *arena) copy(v []byte) []byte {
+	if len(v) == 0 {
+		return []byte{} // not nil, which is SQL NULL
+	}
 	if len(v) > arenaChunk/4 {
 		return append(make([]byte, 0, len(v)), v...)
 	}

@@ -27,9 +27,11 @@ create table {schema}.partition (
     state      text not null check (state in ('ahead', 'active', 'pending detach', 'detached')),
     created_at timestamptz not null default clock_timestamp(),
     key_index  boolean not null default false,
+    gaps       boolean not null default false,
     primary key (stream_id, low)
 );
 comment on column {schema}.partition.key_index is 'The leaf has the valid index (message_key, id), so a key''s messages can be found in it. Of leaves of keyed streams; built later where it is missing.';
+comment on column {schema}.partition.gaps is 'Rows of the leaf were removed one by one, so so many ids are not so many messages.';
 comment on table {schema}.partition is 'Leaves of the logs: ids [low, high). A leaf is active from the transaction on that puts its first id there.';
 
 create sequence {schema}.inbox_seq as bigint cache 1;

@@ -59,6 +59,8 @@ begin
             execute 'select l.produced_at, l.appended_at, l.scheduled_at, l.schema_version, l.message_key, l.routing_key, l.headers, l.options, '
                  || case p_kind when 'json' then 'l.payload, null::bytea as payload_bytes' else 'null::json as payload, l.payload as payload_bytes' end
                  || ' from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id = ' || e.id into m;
+            -- Compaction has removed it, as a newer message of its key is there: of what was replaced there is nothing to set aside.
+            continue when m.appended_at is null;
         end if;
         insert into {schema}.dead_letter (group_id, message_id, reason, error, attempts, produced_at, appended_at, scheduled_at, schema_version,
                                           message_key, routing_key, headers, options, payload, payload_bytes, parks)
@@ -84,6 +86,7 @@ declare
     v_end   bigint;
     v_state text;
     v_whole boolean := false; -- all of one leaf: a later one may hold more
+    v_gaps  boolean;
     v_keyed text; -- what a message has that can hold its key
 begin
     o_more := false;
@@ -95,9 +98,10 @@ begin
         o_lost_from := o_claimed;
         o_claimed := p_first_id - 1;
     end if;
-    select p.low, p.high, p.state into v_leaf, v_end, v_state from {schema}.partition p
+    select p.low, p.high, p.state, p.gaps into v_leaf, v_end, v_state, v_gaps from {schema}.partition p
      where p.stream_id = p_stream and p.low <= o_claimed + 1 order by p.low desc limit 1;
-    if v_state = 'active' and o_claimed + 1 < v_end then
+    -- Where messages were removed one by one, so many ids are fewer messages: those are counted one after the other.
+    if v_state = 'active' and o_claimed + 1 < v_end and not v_gaps then
         -- One leaf, asked by its own name: the plan locks no other, and planning over all of them would cost more than a small claim.
         execute 'select count(*), sum(l.size), max(l.id), count(' || v_keyed || ') > 0 from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || o_claimed + 1
              || ' and l.id <= ' || least(o_claimed + p_max, v_end - 1) into v_count, v_bytes, v_top, o_keyed;

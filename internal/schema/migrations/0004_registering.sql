@@ -145,6 +145,7 @@ begin
         exit when not found;
         commit;
     end loop;
+    delete from {schema}.compaction c where c.stream_id = p_stream;
     loop
         select g.id into v_group from {schema}.consumer_group g where g.stream_id = p_stream limit 1;
         exit when not found;
