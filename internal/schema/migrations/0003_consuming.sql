@@ -437,7 +437,7 @@ begin
                     update {schema}.delivery d
                        set state = 'running', token = req.delivery_token, instance = req.instance, ceiling_ms = grp.ceiling_ms,
                            expires_at = v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond'
-                     where d.group_id = req.group_id and d.message_id = any (array(select i.id from unnest(v_line) as i (id)))
+                     where d.ctid = any ({schema}.rows_of(req.group_id, v_line))
                     returning d.message_id, d.attempt, d.solo, d.ordered, d.out_of_order)
                 select json_agg(json_build_object('id', t.message_id, 'attempt', t.attempt, 'solo', t.solo, 'key_order', case when t.ordered then 'ordered' else 'exclusive' end,
                                                   'out_of_order', t.out_of_order)) into v_lined from taken t;

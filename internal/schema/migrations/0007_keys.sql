@@ -106,6 +106,14 @@ begin
 end
 $sqlstreams$;
 
+-- Where the deliveries with these ids stand. Each is looked up by itself: a list of ids can be planned as a scan of all deliveries of the group, as long as the statistics call them few. Only the holder of the group's lock moves rows, and a handler's
+-- transaction may delete one; so the places are good until this transaction moves them.
+create function {schema}.rows_of(p_group integer, p_ids bigint[]) returns tid[]
+language sql stable as $sqlstreams$
+    select array(select d.at from unnest(p_ids) as i (id)
+                  cross join lateral (select x.ctid as at from {schema}.delivery x where x.group_id = p_group and x.message_id = i.id limit 1) d)
+$sqlstreams$;
+
 -- Of each of these keys that nobody holds and of which nothing is due already, the lowest waiting delivery that may run becomes due. Returns their ids. To be called when what held or blocked the keys is gone.
 create function {schema}.wake(p_group integer, p_hashes bigint[], p_park boolean, p_now timestamptz) returns bigint[]
 language plpgsql set enable_sort = off as $sqlstreams$
@@ -136,36 +144,43 @@ begin
                                                                                 where x.group_id = p_group and x.parks = h.hash and x.message_id < l.message_id)) then l.message_id end
                from (select d.message_id, d.state from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.ordered order by d.message_id limit 1) l))
           from unnest(v_hashes) as h (hash)), null);
-    update {schema}.delivery d set state = 'pending', due_at = p_now where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(v_ids) as i (id)));
+    update {schema}.delivery d set state = 'pending', due_at = p_now where d.ctid = any ({schema}.rows_of(p_group, v_ids));
     return v_ids;
 end
 $sqlstreams$;
 
 -- Chooses among due deliveries with a key. Those whose key is held or that are blocked go (back) to waiting; whoever held or blocked them wakes them. Of each other key the lowest is a head, the others wait, and behind the
--- heads at most p_followers waiting ones go along, in order of id and as many of one key as of another; an ordered one only if all that could block it go before it. o_ids: what is to be handed out; o_freed: keys that nobody holds and of which
+-- heads at most p_followers waiting ones go along, in order of id and of a key that has more the more: its messages run one after the other, so the longest line decides when all are done; an ordered one only if all that could block it go before it. o_ids: what is to be handed out; o_freed: keys that nobody holds and of which
 -- nothing is handed out.
 create function {schema}.line_up(p_group integer, p_ids bigint[], p_followers bigint, p_park boolean, out o_ids bigint[], out o_freed bigint[])
 language plpgsql as $sqlstreams$
 declare
-    v_held bigint[];
+    v_rows   tid[];
+    v_hashes bigint[];
+    v_held   bigint[];
+    v_each   bigint;
 begin
-    v_held := {schema}.held_keys(p_group, array(select d.key_hash from {schema}.delivery d where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(p_ids) as i (id)))), null, null);
+    select array_agg(d.ctid), array_agg(d.key_hash) into v_rows, v_hashes
+      from {schema}.delivery d where d.ctid = any ({schema}.rows_of(p_group, p_ids));
+    v_held := {schema}.held_keys(p_group, v_hashes, null, null);
     select array_agg(q.id), array_agg(q.hash) filter (where q.id is null) into o_ids, o_freed
       from (select d.key_hash as hash, min(d.message_id) filter (where not (d.ordered and (
                        exists (select from {schema}.delivery b where b.group_id = p_group and b.key_hash = d.key_hash and b.ordered and b.message_id < d.message_id)
                        or (p_park and exists (select from {schema}.dead_letter l where l.group_id = p_group and l.parks = d.key_hash and l.message_id < d.message_id))))) as id
               from {schema}.delivery d
-             where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(p_ids) as i (id))) and not d.key_hash = any (v_held)
+             where d.ctid = any (v_rows) and not d.key_hash = any (v_held)
              group by d.key_hash) q;
     o_ids := array_remove(o_ids, null);
     update {schema}.delivery d set state = 'waiting'
-     where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(p_ids) as i (id))) and not d.message_id = any (coalesce(o_ids, '{}'));
+     where d.ctid = any (v_rows) and not d.message_id = any (coalesce(o_ids, '{}'));
     if coalesce(p_followers, 0) <= 0 or o_ids is null or cardinality(o_ids) = 0 then
         return;
     end if;
+    -- So many of one key are looked at: a few times its share, because of a longer line more go along.
+    v_each := least(p_followers, greatest(16, 4 * p_followers / cardinality(o_ids)));
     o_ids := o_ids || array(
         select q.id from (
-            select c.id, h.message_id as head, row_number() over (partition by h.key_hash order by c.id) as place
+            select c.id, h.message_id as head, row_number() over (partition by h.key_hash order by c.id) / count(*) over (partition by h.key_hash)::double precision as place
               from (select d.message_id, d.key_hash,
                            -- From this id on ordered ones are blocked by one that does not go along.
                            least(9223372036854775807, (select 0 from {schema}.delivery b where b.group_id = p_group and b.key_hash = d.key_hash and b.ordered and b.message_id < d.message_id limit 1),
@@ -173,19 +188,19 @@ begin
                                                                  where x.group_id = p_group and x.key_hash = d.key_hash and x.state <> 'waiting' offset 0) b
                                  where b.ordered and b.message_id <> d.message_id),
                                (select l.message_id from {schema}.dead_letter l where p_park and l.group_id = p_group and l.parks = d.key_hash order by l.message_id limit 1)) as blocked
-                      from {schema}.delivery d where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(o_ids) as i (id)))) h
+                      from {schema}.delivery d where d.ctid = any ({schema}.rows_of(p_group, o_ids))) h
              cross join lateral (
                  select x.id from (
                      (select w.message_id as id from {schema}.delivery w
                        where w.group_id = p_group and w.key_hash = h.key_hash and w.ordered = false and w.state = 'waiting' and w.message_id > h.message_id and not w.solo
-                       order by w.message_id limit p_followers)
+                       order by w.message_id limit v_each)
                      union all
                      (select y.id from (select w.message_id as id, bool_or(w.solo) over (order by w.message_id) as cut
                                           from (select v.message_id, v.solo from {schema}.delivery v
                                                  where v.group_id = p_group and v.key_hash = h.key_hash and v.ordered = true and v.state = 'waiting' and v.message_id > h.message_id
-                                                 order by v.message_id limit p_followers) w) y
+                                                 order by v.message_id limit v_each) w) y
                        where not y.cut and y.id < h.blocked)) x
-                  order by x.id limit p_followers) c) q
+                  order by x.id limit v_each) c) q
          order by q.place, q.head limit p_followers);
 end
 $sqlstreams$;
