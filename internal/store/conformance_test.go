@@ -85,6 +85,42 @@ func (h *harness) FinishDelivery(t testing.TB, group int, id int64) {
 	h.in.sql(t, `select {schema}.finish_tx($1, $2, d.token, true) from {schema}.delivery d where d.group_id = $1 and d.message_id = $2 and d.state = 'running'`, group, id)
 }
 
+func (h *harness) operate(t testing.TB, group int, action string, ids []int64) {
+	t.Helper()
+	if _, _, err := h.in.Step(context.Background(), &Operation{Group: group, Action: action, Filter: &Filter{IDs: ids}, Actor: "test", Object: "test"}, 1000); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *harness) Redrive(t testing.TB, group int, ids ...int64) {
+	t.Helper()
+	h.operate(t, group, Redrive, ids)
+}
+
+func (h *harness) Discard(t testing.TB, group int, ids ...int64) {
+	t.Helper()
+	h.operate(t, group, Discard, ids)
+}
+
+func (h *harness) DiscardDeliveries(t testing.TB, group int, ids ...int64) {
+	t.Helper()
+	h.operate(t, group, DiscardDeliveries, ids)
+}
+
+// SweepKeys goes round once, two keys a pass.
+func (h *harness) SweepKeys(t testing.TB, group int) (woken int) {
+	t.Helper()
+	for at := (*int64)(nil); ; {
+		next, n, err := h.in.WakeWaiting(context.Background(), group, 2, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if woken, at = woken+n, next; next == nil {
+			return woken
+		}
+	}
+}
+
 func (h *harness) SetPaused(t testing.TB, group int, paused bool) {
 	h.in.sql(t, `update {schema}.consumer_group set paused = $2 where id = $1`, group, paused)
 }
@@ -96,6 +132,8 @@ func (h *harness) SetConfig(t testing.TB, group int, config []byte, ceiling time
 func (h *harness) Seek(t testing.TB, group int, claimed int64) {
 	h.in.sql(t, `update {schema}.consumer_group set epoch = epoch + 1 where id = $1`, group)
 	h.in.sql(t, `delete from {schema}.claim where group_id = $1`, group)
+	h.in.sql(t, `delete from {schema}.delivery where group_id = $1 and message_id > $2`, group, claimed)
+	h.in.sql(t, `delete from {schema}.done where group_id = $1 and message_id > $2`, group, claimed)
 	h.in.sql(t, `insert into {schema}.cursor (group_id, seq, claimed) select $1, max(seq) + 1, $2 from {schema}.cursor where group_id = $1`, group, claimed)
 }
 

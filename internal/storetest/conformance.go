@@ -21,7 +21,7 @@ type conformanceCase struct {
 
 // Conformance is what every store must do. It does not wait for leases: the harness ends them.
 func Conformance(t *testing.T, open func(t *testing.T) Harness) {
-	for _, c := range append(keyCases(), []conformanceCase{
+	for _, c := range slices.Concat(keyCases(), parkedCases(), []conformanceCase{
 		{"fresh ids are handed out in order, up to a number", freshByCount},
 		{"fresh ids are handed out up to a size, at least one", freshByBytes},
 		{"a lease has the margins and the ceiling", leaseLength},
@@ -60,7 +60,7 @@ func Conformance(t *testing.T, open func(t *testing.T) Harness) {
 		{"the next expiry of another's lease is told", nextExpiry},
 		{"messages are read as they were appended", reading},
 		{"instances say that they live", alive},
-	}...) {
+	}) {
 		t.Run(c.name, func(t *testing.T) {
 			c.f(t, newSite(t, open(t)))
 		})

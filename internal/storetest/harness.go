@@ -77,10 +77,16 @@ type Harness interface {
 	SetPaused(t testing.TB, group int, paused bool)
 	// SetConfig stores another config, a JSON object, and raises its version by one.
 	SetConfig(t testing.TB, group int, config []byte, ceiling time.Duration)
-	// Seek moves the group so that it goes on behind this id: the epoch is raised, its claims are deleted.
+	// Seek moves the group so that it goes on behind this id: the epoch is raised, its claims are deleted, and the deliveries and marks above it.
 	Seek(t testing.TB, group int, claimed int64)
 	// FinishDelivery removes a running delivery as the transaction of a handler does, without the group's lock.
 	FinishDelivery(t testing.TB, group int, id int64)
+	// Redrive, Discard and DiscardDeliveries are what operators do with dead letters and with deliveries that do not run.
+	Redrive(t testing.TB, group int, ids ...int64)
+	Discard(t testing.TB, group int, ids ...int64)
+	DiscardDeliveries(t testing.TB, group int, ids ...int64)
+	// SweepKeys wakes what waits for keys that nobody holds.
+	SweepKeys(t testing.TB, group int) (woken int)
 	// Drop deletes the group.
 	Drop(t testing.TB, group int)
 	State(t testing.TB, group int) State
@@ -112,6 +118,14 @@ func (h memoryHarness) DueAll(_ testing.TB, group int)                { h.m.DueA
 
 func (h memoryHarness) FinishDelivery(_ testing.TB, group int, id int64) {
 	h.m.FinishDelivery(group, id)
+}
+
+func (h memoryHarness) Redrive(_ testing.TB, group int, ids ...int64) { h.m.Redrive(group, ids...) }
+func (h memoryHarness) Discard(_ testing.TB, group int, ids ...int64) { h.m.Discard(group, ids...) }
+func (h memoryHarness) SweepKeys(_ testing.TB, group int) int         { return h.m.SweepKeys(group) }
+
+func (h memoryHarness) DiscardDeliveries(_ testing.TB, group int, ids ...int64) {
+	h.m.DiscardDeliveries(group, ids...)
 }
 
 func (h memoryHarness) SetPaused(_ testing.TB, group int, paused bool) { h.m.SetPaused(group, paused) }

@@ -219,18 +219,24 @@ func (k *keyWork) lineUp(due []*row, followers int) []*row {
 			}
 		}
 	}
-	// As many of one key as of another: the first follower of each, then the second of each.
-	type place struct{ n, head int64 }
+	// Of a key that has more, more go along: the longest line decides when all are done. So many of one key are looked at.
+	each := min(followers, max(16, 4*followers/max(len(chosen), 1)))
+	type place struct {
+		part float64 // of its line
+		head int64
+	}
 	places := make(map[*row]place)
 	var behind []*row
 	for _, head := range chosen {
-		for i, d := range k.behind(head) {
-			places[d] = place{int64(i), head.id}
+		line := k.behind(head)
+		line = line[:min(len(line), max(each, 0))]
+		for i, d := range line {
+			places[d] = place{float64(i+1) / float64(len(line)), head.id}
 			behind = append(behind, d)
 		}
 	}
 	slices.SortFunc(behind, func(a, b *row) int {
-		return cmp.Or(cmp.Compare(places[a].n, places[b].n), cmp.Compare(places[a].head, places[b].head))
+		return cmp.Or(cmp.Compare(places[a].part, places[b].part), cmp.Compare(places[a].head, places[b].head))
 	})
 	return append(chosen, behind[:min(len(behind), max(followers, 0))]...)
 }

@@ -89,7 +89,8 @@ type row struct {
 
 type letter struct {
 	DeadLetter
-	parks string // the key that it parks; "": none
+	options []byte // of the message
+	parks   string // the key that it parks; "": none
 }
 
 // order says how the delivery waits for those of its key.

@@ -9,60 +9,91 @@ import (
 
 // Redrive lets dead letters of a group run again, as an operator does. One that parks its key takes its place before its successors; another one of an ordered key is out of order from now on, and exclusive.
 func (m *Memory) Redrive(groupID int, ids ...int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	g := m.groups[groupID-1]
-	k := g.keyWork(time.Now())
-	for _, id := range slices.Sorted(slices.Values(ids)) {
-		l, ok := g.unbury(id)
-		if !ok {
-			continue
+	m.operate(groupID, func(g *group, k *keyWork) {
+		for _, id := range ids {
+			d, ok := g.unbury(id)
+			if !ok {
+				continue
+			}
+			k.free(d.parks)
+			if g.comes(id) {
+				continue
+			}
+			order := orderOf(k.order, &delivery.Message{Key: d.Key, Options: d.options})
+			r := &row{id: id, due: k.now, err: d.Error}
+			switch {
+			case d.parks != "":
+				r.key, r.ordered, r.outOfOrder = d.parks, k.park, !k.park
+			case order != "":
+				r.key, r.outOfOrder = d.Key, order == delivery.Ordered
+			}
+			r.waiting = r.key != ""
+			g.put(r)
+			k.free(r.key)
 		}
-		d := &row{id: id, due: k.now}
-		if order := m.orderOf(g, k, id); order != "" {
-			d.key, d.waiting = l.Key, true
-			d.ordered = order == delivery.Ordered && l.parks != ""
-			d.outOfOrder = order == delivery.Ordered && !d.ordered
-		}
-		g.put(d)
-		k.free(d.key, l.parks)
-	}
-	k.wake()
-	g.wake()
-}
-
-func (m *Memory) orderOf(g *group, k *keyWork, id int64) delivery.KeyOrder {
-	s := m.streams[g.stream-1]
-	at, ok := s.find(id)
-	if !ok {
-		return ""
-	}
-	return orderOf(k.order, &s.messages[at])
+	})
 }
 
 // Discard removes dead letters of a group.
 func (m *Memory) Discard(groupID int, ids ...int64) {
+	m.operate(groupID, func(g *group, k *keyWork) {
+		for _, id := range ids {
+			d, _ := g.unbury(id)
+			k.free(d.parks)
+		}
+	})
+}
+
+// DiscardDeliveries removes deliveries of a group that do not run.
+func (m *Memory) DiscardDeliveries(groupID int, ids ...int64) {
+	m.operate(groupID, func(g *group, k *keyWork) {
+		for _, id := range ids {
+			if d := g.deliveries[id]; d != nil && !d.running {
+				delete(g.deliveries, id)
+				k.free(d.key)
+			}
+		}
+	})
+}
+
+// SweepKeys wakes what waits for keys that nobody holds, and says how many.
+func (m *Memory) SweepKeys(groupID int) (woken int) {
+	m.operate(groupID, func(g *group, k *keyWork) {
+		for _, d := range g.deliveries {
+			if d.waiting {
+				k.free(d.key)
+			}
+		}
+		k.wake()
+		woken = len(k.woken)
+	})
+	return woken
+}
+
+// operate changes a group as one transaction does, wakes what that set free, and lets the sessions look.
+func (m *Memory) operate(groupID int, change func(*group, *keyWork)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	g := m.groups[groupID-1]
 	k := g.keyWork(time.Now())
-	for _, id := range ids {
-		if l, ok := g.unbury(id); ok {
-			k.free(l.parks)
-		}
-	}
+	change(g, k)
 	k.wake()
 	g.wake()
 }
 
-func (g *group) unbury(id int64) (letter, bool) {
-	at := slices.IndexFunc(g.dead, func(l letter) bool { return l.ID == id })
-	if at < 0 {
-		return letter{}, false
-	}
-	l := g.dead[at]
-	g.dead = slices.Delete(g.dead, at, at+1)
-	return l, true
+// comes says whether a message will be handed out by itself: it is still to be claimed, or lies unfinished in an open range.
+func (g *group) comes(id int64) bool {
+	return id > g.claimed || !g.done[id] && slices.ContainsFunc(g.claims, func(c *claim) bool { return c.low < id && id <= c.high })
+}
+
+func (g *group) unbury(id int64) (found letter, ok bool) {
+	g.dead = slices.DeleteFunc(g.dead, func(d letter) bool {
+		if d.ID == id {
+			found, ok = d, true
+		}
+		return d.ID == id
+	})
+	return found, ok
 }
 
 // Head returns the newest id of a stream.

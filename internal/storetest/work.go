@@ -145,7 +145,7 @@ func (g *group) history(o delivery.Outcome) {
 func (g *group) bury(s *stream, o delivery.Outcome) {
 	d := letter{DeadLetter: DeadLetter{ID: o.ID, Reason: o.Reason, Error: o.Error, Attempts: o.Attempt}}
 	if at, ok := s.find(o.ID); ok {
-		d.Payload, d.Key = s.messages[at].Payload, s.messages[at].Key
+		d.Payload, d.Key, d.options = s.messages[at].Payload, s.messages[at].Key, s.messages[at].Options
 	}
 	if o.Parks {
 		d.parks = o.Key

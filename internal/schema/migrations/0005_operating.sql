@@ -34,7 +34,7 @@ begin
     if f.ids is not null then
         select array_agg(j.id::bigint) into v_ids from json_array_elements_text(f.ids) as j (id);
         return query select d.message_id from {schema}.dead_letter d
-         where d.group_id = p_group and d.message_id > p_after and d.message_id = any (v_ids)
+         where d.group_id = p_group and d.message_id > p_after and d.message_id = any (array(select i.id from unnest(v_ids) as i (id)))
            and (f.reason is null or d.reason = f.reason) and (f.error is null or {schema}.error_shape(d.error) = {schema}.error_shape(f.error))
            and (f.contains is null or position(f.contains in coalesce(d.error, '')) > 0) and (f.key is null or d.message_key = f.key)
            and (f.before is null or d.died_at < f.before) and (f.after is null or d.died_at >= f.after)
@@ -60,7 +60,7 @@ begin
     select x.* into f from json_to_record(coalesce(p_filter, '{}')) as x (ids json, error text, contains text, key text, before timestamptz, after timestamptz);
     select array_agg(j.id::bigint) into v_ids from json_array_elements_text(coalesce(f.ids, '[]')) as j (id);
     return query select d.message_id from {schema}.delivery d
-     where d.group_id = p_group and d.message_id > p_after and d.state <> 'running' and (f.ids is null or d.message_id = any (v_ids))
+     where d.group_id = p_group and d.message_id > p_after and d.state <> 'running' and (f.ids is null or d.message_id = any (array(select i.id from unnest(v_ids) as i (id))))
        and (f.error is null or {schema}.error_shape(d.last_error) = {schema}.error_shape(f.error))
        and (f.contains is null or position(f.contains in coalesce(d.last_error, '')) > 0) and (f.key is null or d.message_key = f.key)
        and (f.before is null or d.created_at < f.before) and (f.after is null or d.created_at >= f.after)
@@ -78,6 +78,9 @@ declare
     v_now     timestamptz;
     v_ids     bigint[];
     v_claimed bigint;
+    v_order   text;
+    v_park    boolean;
+    v_hashes  bigint[]; -- keys that the action may set free
 begin
     commit;
     set transaction isolation level read committed;
@@ -88,7 +91,9 @@ begin
     o_done := 0;
     o_last := p_after;
     o_more := false;
-    o_gone := not exists (select from {schema}.consumer_group g join {schema}.stream s on s.id = g.stream_id where g.id = p_group and s.state = 'active');
+    select g.config->>'key_order', coalesce((g.config->>'park_key_on_dead_letter')::boolean, false) into v_order, v_park
+      from {schema}.consumer_group g join {schema}.stream s on s.id = g.stream_id where g.id = p_group and s.state = 'active';
+    o_gone := not found;
     if o_gone then
         return;
     end if;
@@ -100,34 +105,49 @@ begin
     if v_ids is not null then
         o_last := v_ids[cardinality(v_ids)];
         o_more := cardinality(v_ids) >= p_limit;
+        if p_action in ('redrive', 'discard') then
+            v_hashes := array(select coalesce(d.parks, {schema}.key_hash(d.message_key)) from {schema}.dead_letter d
+                               where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(v_ids) as i (id)))
+                                 and (d.parks is not null or (p_action = 'redrive' and {schema}.order_of(v_order, d.options) is not null and d.message_key is not null)));
+        elsif p_action = 'discard-deliveries' then
+            v_hashes := array(select d.key_hash from {schema}.delivery d
+                               where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(v_ids) as i (id))) and d.state <> 'running' and d.key_hash is not null);
+        end if;
         if p_action = 'redrive' then
             -- What is gone from the stream will not be claimed, wherever the cursor is.
             select greatest(c.claimed, s.first_id - 1) into v_claimed
               from {schema}.cursor c join {schema}.consumer_group g on g.id = c.group_id join {schema}.stream s on s.id = g.stream_id
              where c.group_id = p_group order by c.seq desc limit 1;
             -- What is still to be claimed, or lies in an open range unfinished (both only after a seek), comes by itself: only its letter goes.
-            insert into {schema}.delivery (group_id, message_id, state, due_at, attempt, solo, message_key, last_error, copied, produced_at, appended_at, scheduled_at, schema_version,
+            -- One that holds its key waits, until it is woken below. Whose letter parks its key takes its place before those that waited for it; the successors of another ordered one have gone on, so it is exclusive, and out of order.
+            insert into {schema}.delivery (group_id, message_id, state, due_at, attempt, solo, message_key, key_hash, ordered, out_of_order, last_error, copied, produced_at, appended_at, scheduled_at, schema_version,
                                            routing_key, headers, options, payload, payload_bytes)
-            select d.group_id, d.message_id, 'pending', v_now, 0, false, d.message_key, d.error, true, coalesce(d.produced_at, d.died_at), coalesce(d.appended_at, d.died_at), d.scheduled_at,
+            select d.group_id, d.message_id, case when k.hash is null then 'pending' else 'waiting' end, v_now, 0, false, d.message_key, k.hash, d.parks is not null and v_park,
+                   (d.parks is not null or coalesce(k.key_order = 'ordered', false)) and not (d.parks is not null and v_park), d.error, true, coalesce(d.produced_at, d.died_at), coalesce(d.appended_at, d.died_at), d.scheduled_at,
                    coalesce(d.schema_version, 1), d.routing_key, d.headers, d.options, d.payload, d.payload_bytes
               from {schema}.dead_letter d
-             where d.group_id = p_group and d.message_id = any (v_ids) and d.message_id <= v_claimed
+             cross join lateral (select o.key_order, coalesce(d.parks, case when o.key_order is not null then {schema}.key_hash(d.message_key) end) as hash
+                                   from (select {schema}.order_of(v_order, d.options) as key_order) o) k
+             where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(v_ids) as i (id))) and d.message_id <= v_claimed
                and (not exists (select from {schema}.claim c where c.group_id = p_group and c.low < d.message_id and c.high >= d.message_id)
                     or exists (select from {schema}.done x where x.group_id = p_group and x.message_id = d.message_id))
              order by d.message_id
             on conflict (group_id, message_id) do nothing;
-            delete from {schema}.dead_letter d where d.group_id = p_group and d.message_id = any (v_ids);
+            delete from {schema}.dead_letter d where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(v_ids) as i (id)));
         elsif p_action = 'discard' then
-            delete from {schema}.dead_letter d where d.group_id = p_group and d.message_id = any (v_ids);
+            delete from {schema}.dead_letter d where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(v_ids) as i (id)));
         elsif p_action = 'retry-now' then
             update {schema}.delivery d set due_at = v_now
-             where d.group_id = p_group and d.message_id = any (v_ids) and d.state = 'pending' and d.due_at > v_now;
+             where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(v_ids) as i (id))) and d.state = 'pending' and d.due_at > v_now;
         elsif p_action = 'discard-deliveries' then
-            delete from {schema}.delivery d where d.group_id = p_group and d.message_id = any (v_ids) and d.state <> 'running';
+            delete from {schema}.delivery d where d.group_id = p_group and d.message_id = any (array(select i.id from unnest(v_ids) as i (id))) and d.state <> 'running';
         else
             raise exception 'unknown action %', p_action using errcode = '22023';
         end if;
         get diagnostics o_done = row_count;
+        if v_hashes is not null then
+            perform {schema}.wake(p_group, v_hashes, v_park, v_now);
+        end if;
     end if;
     if o_audit is null and (o_done > 0 or o_more) then
         insert into {schema}.operator_action (actor, action, object, detail, affected, finished_at)

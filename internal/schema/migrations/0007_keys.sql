@@ -114,12 +114,11 @@ language sql stable as $sqlstreams$
                   cross join lateral (select x.ctid as at from {schema}.delivery x where x.group_id = p_group and x.message_id = i.id limit 1) d)
 $sqlstreams$;
 
--- Of each of these keys that nobody holds and of which nothing is due already, the lowest waiting delivery that may run becomes due. Returns their ids. To be called when what held or blocked the keys is gone.
-create function {schema}.wake(p_group integer, p_hashes bigint[], p_park boolean, p_now timestamptz) returns bigint[]
+-- Of each of these keys that nobody holds and of which nothing is due already, the lowest waiting delivery that may run. Reads only.
+create function {schema}.wakeable(p_group integer, p_hashes bigint[], p_park boolean, p_now timestamptz) returns bigint[]
 language plpgsql set enable_sort = off as $sqlstreams$
 declare
     v_hashes bigint[];
-    v_ids    bigint[];
 begin
     v_hashes := array(select q.hash from (select distinct h.hash from unnest(p_hashes) as h (hash)) q
                        where (select true from {schema}.delivery d where d.group_id = p_group and d.key_hash = q.hash and d.state = 'waiting' limit 1));
@@ -136,7 +135,7 @@ begin
         return '{}';
     end if;
     -- The lowest exclusive one, or the lowest ordered one if that waits itself: else what it is behind blocks all of them.
-    v_ids := array_remove(array(
+    return array_remove(array(
         select least(
             (select d.message_id from {schema}.delivery d
               where d.group_id = p_group and d.key_hash = h.hash and d.ordered = false and d.state = 'waiting' order by d.message_id limit 1),
@@ -144,7 +143,19 @@ begin
                                                                                 where x.group_id = p_group and x.parks = h.hash and x.message_id < l.message_id)) then l.message_id end
                from (select d.message_id, d.state from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.ordered order by d.message_id limit 1) l))
           from unnest(v_hashes) as h (hash)), null);
-    update {schema}.delivery d set state = 'pending', due_at = p_now where d.ctid = any ({schema}.rows_of(p_group, v_ids));
+end
+$sqlstreams$;
+
+-- Makes them due, and returns their ids. To be called when what held or blocked the keys is gone.
+create function {schema}.wake(p_group integer, p_hashes bigint[], p_park boolean, p_now timestamptz) returns bigint[]
+language plpgsql as $sqlstreams$
+declare
+    v_ids bigint[];
+begin
+    v_ids := {schema}.wakeable(p_group, p_hashes, p_park, p_now);
+    if cardinality(v_ids) > 0 then
+        update {schema}.delivery d set state = 'pending', due_at = p_now where d.ctid = any ({schema}.rows_of(p_group, v_ids));
+    end if;
     return v_ids;
 end
 $sqlstreams$;
@@ -206,12 +217,12 @@ end
 $sqlstreams$;
 
 -- Wakes what nobody woke: an instance that dies between the commit of a handler's transaction (finish_tx) and its next call lets go of a key without saying so. Looks at no more than p_limit keys with waiting deliveries, from
--- p_from on (null: from the lowest); p_from returns where to go on, null at the end, p_woken how many were woken. The group's lock is taken only if a key seems to be nobody's; a parked key, or one whose head waits for a retry, always does.
+-- p_from on (null: from the lowest); p_from returns where to go on, null at the end, p_woken how many were woken. The group's lock is taken only if there is something to wake.
 create procedure {schema}.wake_waiting(p_group integer, p_limit integer, inout p_from bigint, inout p_woken integer)
 language plpgsql as $sqlstreams$
 declare
     v_hashes bigint[];
-    v_now    timestamptz;
+    v_park   boolean;
 begin
     commit;
     set transaction isolation level read committed;
@@ -226,17 +237,11 @@ begin
               from w where w.key_hash is not null)
         select w.key_hash from w where w.key_hash is not null limit p_limit);
     p_from := case when cardinality(v_hashes) = p_limit and v_hashes[p_limit] < 9223372036854775807 then v_hashes[p_limit] + 1 end;
-    v_now := clock_timestamp();
-    v_hashes := array(
-        select h.hash from unnest(v_hashes) as h (hash)
-         where not exists (select from {schema}.delivery d where d.group_id = p_group and d.key_hash = h.hash and d.state <> 'waiting' and (d.state = 'running' or d.due_at <= v_now))
-        except
-        select k.hash from {schema}.claim c cross join lateral unnest(c.key_hashes) as k (hash) where c.group_id = p_group and c.key_hashes is not null);
-    if cardinality(v_hashes) = 0 then
+    select coalesce((g.config->>'park_key_on_dead_letter')::boolean, false) into v_park from {schema}.consumer_group g where g.id = p_group;
+    if not found or cardinality({schema}.wakeable(p_group, v_hashes, v_park, clock_timestamp())) = 0 then
         return;
     end if;
     perform pg_advisory_xact_lock({class_group}, p_group);
-    p_woken := cardinality({schema}.wake(p_group, v_hashes,
-        (select coalesce((g.config->>'park_key_on_dead_letter')::boolean, false) from {schema}.consumer_group g where g.id = p_group), clock_timestamp()));
+    p_woken := cardinality({schema}.wake(p_group, v_hashes, v_park, clock_timestamp()));
 end
 $sqlstreams$;
