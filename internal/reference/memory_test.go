@@ -38,7 +38,7 @@ func memoryScale() reference.Scale {
 		return all
 	}
 	return reference.Scale{
-		Messages: 40, Takes: ms(0, 0, 1, 5, 30, 200, 900), Delays: ms(1, 100, 5000), Backoffs: ms(1, 50, 1000), Pauses: ms(0, 1, 20, 300, 2000, 10000), Deaths: 60, Lossy: true,
+		Messages: 24, Takes: ms(0, 0, 1, 5, 30, 200, 900), Delays: ms(1, 100, 5000), Backoffs: ms(1, 50, 1000), Pauses: ms(0, 1, 20, 300, 2000, 10000), Deaths: 60, Lossy: true,
 	}
 }
 
@@ -125,7 +125,7 @@ func (s *memoryStage) waker(ctx context.Context) (consume.Waker, func()) {
 	polled := make(chan struct{})
 	go func() {
 		defer close(polled)
-		w.Poll(ctx, 100*time.Millisecond)
+		w.Poll(ctx, 200*time.Millisecond)
 	}()
 	return w, func() {
 		end()
