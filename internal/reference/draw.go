@@ -19,6 +19,8 @@ type Scale struct {
 	Lossy bool
 	// Keyless plans have no keys, unattended ones no operator.
 	Keyless, Unattended bool
+	// Compacted is how many of a hundred plans are of streams that keep the newest message of each key only.
+	Compacted int
 }
 
 // drawer draws from one seed.
@@ -107,12 +109,15 @@ func (d drawer) steps(p *Plan) {
 	if d.chance(70) {
 		produce(0)
 	}
-	paused := false
+	paused, compacted := false, d.chance(d.scale.Compacted)
 	for range d.IntN(8) {
 		s := Step{After: pick(d, d.scale.Pauses...), N: d.IntN(p.Instances)}
 		s.Do = pick(d, Produce, Produce, Start, Stop, Pause, Redrive, Redrive, Discard)
 		if d.scale.Lossy && d.chance(40) {
 			s.Do = pick(d, Lose, Refuse)
+		}
+		if compacted && d.chance(50) {
+			s.Do = Compact
 		}
 		switch {
 		case paused:

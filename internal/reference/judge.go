@@ -21,6 +21,7 @@ const (
 	WrongEnd   Rule = "wrong end"    // namely the one that its script leads to
 	Waits      Rule = "waits"        // a message waits in the end only for a dead one that parks its key
 	Unfinished Rule = "unfinished"   // a handler whose instance lives ends
+	Uncounted  Rule = "uncounted"    // what was passed over, because it had been removed, is counted
 	Buried     Rule = "not yet dead" // only what is dead is redriven or discarded
 )
 
@@ -107,7 +108,7 @@ func (j *judge) survey() map[string]int {
 		case Excused:
 			j.excused[hold{e.Instance, e.Message}] = true
 			losses[e.Message]++
-		case Sent, Redriven, Discarded:
+		case Sent, Redriven, Discarded, Removed:
 		}
 	}
 	return losses
@@ -131,6 +132,10 @@ func (j *judge) replay(at int) {
 		j.close(func(s *span) bool { return s.Instance == e.Instance })
 	case Redriven, Discarded:
 		j.operate(at, e)
+	case Removed:
+		if l := j.lives[e.Message]; l != nil {
+			l.removed = true
+		}
 	case CutOff, Excused:
 	}
 }
@@ -208,7 +213,7 @@ func (j *judge) sequence(at int, l *life, s *span) {
 		if lower.place >= l.place {
 			return
 		}
-		if lower.order != Ordered || lower.passed || lower.any(resolved) {
+		if lower.order != Ordered || lower.passed || lower.removed || lower.any(resolved) {
 			continue
 		}
 		if before := lower.latest; before != nil && before.ended && before.Lease == s.Lease && lower.pending(resolved) {
@@ -283,6 +288,7 @@ func (j *judge) lastOf(l *life) (last *span) {
 
 // ends compares what the store holds in the end.
 func (j *judge) ends() {
+	superseded := 0
 	for i := range j.plan.Messages {
 		name := j.plan.Messages[i].Name
 		l := j.lives[name]
@@ -299,13 +305,19 @@ func (j *judge) ends() {
 			if !slices.Contains(l.possible(), want) {
 				j.broke(WrongEnd, -1, []string{name}, "%s is %v, possible are %v", name, want, l.possible())
 			}
-		case !l.any(func(s state) bool { return s.end == succeeded || s.end == discarded }):
+		case l.any(func(s state) bool { return s.end == succeeded || s.end == discarded }):
+		case l.removed && l.any(func(s state) bool { return s.end == "" }):
+			superseded++
+		default:
 			rule := WrongEnd
 			if l.latest == nil || l.any(func(s state) bool { return s.end == "" }) {
 				rule = Lost
 			}
 			j.broke(rule, -1, []string{name}, "%s is neither dead nor waits, possible are %v", name, l.possible())
 		}
+	}
+	if j.final.Superseded >= 0 && j.final.Superseded < superseded {
+		j.broke(Uncounted, -1, nil, "%d removed messages were passed over, counted were %d", superseded, j.final.Superseded)
 	}
 	for name := range j.final.Dead {
 		if j.lives[name] == nil {

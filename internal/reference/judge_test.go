@@ -16,7 +16,7 @@ import (
 //	sent m1 i1
 //	die i1 | cut i1
 //	excuse m1 i1
-//	redrive m1 | discard m1
+//	redrive m1 | discard m1 | remove m1
 func script(t *testing.T, strict bool, text string) *Trace {
 	t.Helper()
 	tr := &Trace{Strict: strict}
@@ -55,7 +55,7 @@ func script(t *testing.T, strict bool, text string) *Trace {
 		case "excuse":
 			tr.Events = append(tr.Events, Event{Kind: Excused, Message: f[1], Instance: instance(f[2])})
 		default:
-			kinds := map[string]Kind{"die": Died, "cut": CutOff, "redrive": Redriven, "discard": Discarded}
+			kinds := map[string]Kind{"die": Died, "cut": CutOff, "redrive": Redriven, "discard": Discarded, "remove": Removed}
 			e := Event{Kind: kinds[f[0]], Message: f[1]}
 			if e.Kind == Died || e.Kind == CutOff {
 				e.Message, e.Instance = "", instance(f[1])
@@ -379,6 +379,23 @@ func TestJudgeOfDeadOnesInALine(t *testing.T) {
 		{name: "it waits for nobody", plan: of("m1 k ordered", "m2 k ordered"), script: died, final: &Final{Dead: letter, Waiting: []string{"m2"}}, rules: "waits"},
 		{name: "another key waits", plan: parking(of("m1 k ordered", "m2 l ordered")), script: died, final: &Final{Dead: letter, Waiting: []string{"m2"}}, rules: "waits"},
 		{name: "an exclusive one waits for a dead one", plan: parking(of("m1 k ordered", "m2 k exclusive")), script: died, final: &Final{Dead: letter, Waiting: []string{"m2"}}, rules: "waits"},
+	} {
+		v.check(t)
+	}
+}
+
+func TestJudgeOfRemovedOnes(t *testing.T) {
+	p := of("m1 k ordered", "m2 k ordered")
+	second := "start m2 i2 B 1\nend m2 i2 succeed\nsent m2 i2"
+	failed := "start m1 i1 A 1\nend m1 i1 fail\nsent m1 i1\n"
+	for _, v := range []verdict{
+		{name: "passed over", plan: p, script: "remove m1\n" + second, final: &Final{Superseded: 1}},
+		{name: "passed over while it waited for a retry", plan: p, script: failed + "remove m1\n" + second, final: &Final{Superseded: 1}},
+		{name: "passed over and not counted", plan: p, script: "remove m1\n" + second, final: &Final{}, rules: "uncounted"},
+		{name: "passed over, who counted has died", plan: p, script: "remove m1\n" + second, final: &Final{Superseded: -1}},
+		{name: "passed over and still there", plan: p, script: second, final: &Final{Superseded: 1}, rules: "sequence, lost"},
+		{name: "the newest is passed over", plan: p, script: failed + "remove m1\n", final: &Final{Superseded: 2}, rules: "lost"},
+		{name: "an older one behind the newest", plan: p, script: "remove m1\n" + second + "\nstart m1 i1 A 1\nend m1 i1 succeed\nsent m1 i1", final: &Final{}, rules: "sequence"},
 	} {
 		v.check(t)
 	}

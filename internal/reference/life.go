@@ -56,6 +56,8 @@ type life struct {
 	// losses bounds how many leases may have ended under it: one that ended while it was to run alone counts as a failure, though nobody saw one.
 	losses int
 	latest *span
+	// removed: it may end without a word, in any of its states.
+	removed bool
 	// successors are those that had started when it was redriven.
 	successors []*life
 	passed     bool // redriven while its successors did not wait for it: it has no place in the order any more

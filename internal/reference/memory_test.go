@@ -38,7 +38,7 @@ func memoryScale() reference.Scale {
 		return all
 	}
 	return reference.Scale{
-		Messages: 24, Takes: ms(0, 0, 1, 5, 30, 200, 900), Delays: ms(1, 100, 5000), Backoffs: ms(1, 50, 1000), Pauses: ms(0, 1, 20, 300, 2000, 10000), Deaths: 60, Lossy: true,
+		Messages: 24, Takes: ms(0, 0, 1, 5, 30, 200, 900), Delays: ms(1, 100, 5000), Backoffs: ms(1, 50, 1000), Pauses: ms(0, 1, 20, 300, 2000, 10000), Deaths: 60, Lossy: true, Compacted: 20,
 	}
 }
 
@@ -171,6 +171,11 @@ func (s *memoryStage) operate(action string, ids []int64) error {
 	} else {
 		s.Discard(s.group, ids...)
 	}
+	return nil
+}
+
+func (s *memoryStage) remove(ids []int64) error {
+	s.Remove(s.stream, ids...)
 	return nil
 }
 

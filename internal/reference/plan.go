@@ -66,7 +66,8 @@ const (
 	Resume  = "resume"
 	Redrive = "redrive" // the dead letters that there are
 	Discard = "discard"
-	Lose    = "lose" // the confirmations of the next N+1 calls to the store, whether they took effect or not
+	Compact = "compact" // away every message that has a later one of its key
+	Lose    = "lose"    // the confirmations of the next N+1 calls to the store, whether they took effect or not
 	Refuse  = "refuse"
 )
 

@@ -35,6 +35,8 @@ type stage interface {
 	// dead returns the dead letters, operate redrives or discards some.
 	dead() (map[int64]reference.Letter, error)
 	operate(action string, ids []int64) error
+	// remove takes messages out of the stream, as compaction does.
+	remove(ids []int64) error
 	// unresolved are the messages that wait for their key, and those that are open for any other reason.
 	unresolved() (waiting, open []int64, err error)
 	// settle waits until a condition holds, or for long enough.
@@ -104,6 +106,9 @@ func (p *play) act(ctx context.Context) []string {
 	for _, a := range p.actors {
 		p.awaitEnd(a)
 	}
+	if final != nil {
+		final.Superseded = p.superseded()
+	}
 	for _, v := range reference.Judge(p.plan, p.rec.Trace(), final) {
 		p.fault("%v\n%s", v, p.rec.Trace().About(v.Messages...))
 	}
@@ -137,6 +142,8 @@ func (p *play) step(s reference.Step) error {
 		p.stage.fault(s.Do, s.N+1)
 	case reference.Redrive, reference.Discard:
 		return p.operate(s.Do)
+	case reference.Compact:
+		return p.compact()
 	}
 	return nil
 }
@@ -188,6 +195,38 @@ func (p *play) operate(action string) error {
 	}
 	p.stage.wakeAll()
 	return nil
+}
+
+// compact removes every message that has a later one of its key.
+func (p *play) compact() error {
+	var ids []int64
+	later := make(map[string]bool)
+	for i, m := range slices.Backward(p.plan.Messages[:p.produced]) {
+		if m.Key != "" && later[m.Key] {
+			p.rec.Removed(m.Name)
+			ids = append(ids, int64(i)+1)
+		}
+		later[m.Key] = true
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return p.stage.remove(ids)
+}
+
+// superseded is how many messages the instances have passed over; negative if some have died, or were not heard to the end. Nor is it known where messages wait for their keys:
+// a range of which nothing else is left is not handed out, so no instance sees what is missing in it.
+func (p *play) superseded() (n int) {
+	if slices.ContainsFunc(p.plan.Messages, func(m reference.Message) bool { return p.plan.OrderOf(&m) != reference.Parallel }) {
+		return -1
+	}
+	for _, a := range p.actors {
+		if p.rec.Gone(a.number) {
+			return -1
+		}
+		n += int(a.session.Health().Superseded)
+	}
+	return n
 }
 
 // end heals everything, lets the rest be handled, and does what operators do then.

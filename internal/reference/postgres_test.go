@@ -26,7 +26,7 @@ const lanes = 24
 func postgresScale() reference.Scale {
 	const ms = time.Millisecond
 	return reference.Scale{
-		Messages: 14, Takes: []time.Duration{0, 0, 0, ms, 4 * ms}, Delays: []time.Duration{ms, 20 * ms}, Backoffs: []time.Duration{ms, 10 * ms}, Pauses: []time.Duration{0, 2 * ms, 20 * ms}, Deaths: 70, Unattended: true,
+		Messages: 14, Takes: []time.Duration{0, 0, 0, ms, 4 * ms}, Delays: []time.Duration{ms, 20 * ms}, Backoffs: []time.Duration{ms, 10 * ms}, Pauses: []time.Duration{0, 2 * ms, 20 * ms}, Deaths: 70, Unattended: true, Compacted: 20,
 	}
 }
 
@@ -332,6 +332,12 @@ func (s *postgresStage) operate(action string, ids []int64) error {
 		}
 	}
 	return nil
+}
+
+// remove is what compaction does to the log.
+func (s *postgresStage) remove(ids []int64) error {
+	_, err := s.pool.Exec(s.ctx, s.names.Expand(fmt.Sprintf(`delete from {schema}.log_%d where id = any ($1)`, s.stream)), ids)
+	return err
 }
 
 // unresolved reads all that is open in one statement, so in one moment.

@@ -197,6 +197,15 @@ func (r *Recorder) Operate(action string, messages ...string) {
 	}
 }
 
+// Removed notes that messages are about to be removed from the stream.
+func (r *Recorder) Removed(messages ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range messages {
+		r.trace.Events = append(r.trace.Events, Event{Kind: Removed, Message: m})
+	}
+}
+
 // Trace returns what was seen so far.
 func (r *Recorder) Trace() *Trace {
 	r.mu.Lock()

@@ -19,6 +19,7 @@ const (
 	Excused   Kind = "excused" // the instance knows that its hold on a message ended too early, or that it left it unrecorded
 	Redriven  Kind = "redriven"
 	Discarded Kind = "discarded"
+	Removed   Kind = "removed" // a message, from the stream: a later one of its key is there
 )
 
 // Event is one thing that was seen. Its place in the trace is its time.
@@ -58,6 +59,8 @@ type Final struct {
 	Dead map[string]Letter
 	// Waiting are the messages that wait for their key, Open those that have no outcome for any other reason.
 	Waiting, Open []string
+	// Superseded is how many messages the instances say they passed over because they were removed; negative: nobody knows, as some have died.
+	Superseded int
 }
 
 // Settled says that nothing will move any more: every message has an outcome, or waits for a dead one that parks its key.
