@@ -53,11 +53,7 @@ func (p place) in(r *span, q *parcel) bool { return p.span == r && p.parcel == q
 
 // lineUp gives a message its place at the end of its key's line. It says false if one before it does not let it pass.
 func (m *machine) lineUp(key string, p place) bool {
-	l := m.lines[key]
-	if l == nil {
-		l = &line{key: key}
-		m.lines[key] = l
-	}
+	l := m.lineOf(key)
 	if slices.ContainsFunc(l.broken, func(b breach) bool { return b.all || p.ordered }) {
 		return false
 	}
@@ -66,6 +62,16 @@ func (m *machine) lineUp(key string, p place) bool {
 		*p.state() = msgLined
 	}
 	return true
+}
+
+// lineOf returns the line of a key, a new one if there is none.
+func (m *machine) lineOf(key string) *line {
+	l := m.lines[key]
+	if l == nil {
+		l = &line{key: key}
+		m.lines[key] = l
+	}
+	return l
 }
 
 // free says that nothing outside the range of the first place is still to be recorded.
@@ -193,6 +199,10 @@ func (m *machine) setWaiting(r *span, i int) {
 	r.state[i] = msgFinished
 	m.counts.Waiting++
 	r.outcomes = append(r.outcomes, pending{Outcome: delivery.Outcome{ID: msg.ID, Kind: delivery.Waits, Key: msg.Key, Order: r.order[i]}})
+	if r.order[i] == delivery.Ordered {
+		// Until the store knows that it waits, it does not set waiting what is claimed behind it: the one before it may be recorded as dead by then.
+		m.lineOf(msg.Key).breaks(r, false)
+	}
 	m.endedOfKey(r, msg.Key)
 }
 

@@ -374,3 +374,50 @@ next
   work record 1- 1:dead/1 2:wait 4:wait, claim 4, claim 4 deliveries and 4 behind
 `)
 }
+
+// What waits behind a death breaks the line itself: a range that comes with the record of the death was claimed when the store did not know of it.
+func TestScriptWhatWaitsBreaksItsLine(t *testing.T) {
+	converse(t, lined(), delivery.Policy{MaxAttempts: 1}, `
+next
+  work claim 4 or take over
+reply range 1-4 keyed ordered more
+next
+  read 1-4
+read all a 1
+take
+  start 1, attempt 1, 47.1s left
+take
+  start 2, attempt 1, 47.1s left
+end 2
+take
+  start 3, attempt 1, 47.1s left
+end 3
+take
+  start 4, attempt 1, 47.1s left
+end 4
+next
+  work claim 4
+reply range 5-8 keyed ordered more
+next
+  read 5-8
+read all a 5
+take
+  start 6, attempt 1, 47.1s left
+end 6
+take
+  start 7, attempt 1, 47.1s left
+end 1 error
+  ! SQL0108 dead message 1
+next
+  work record 1- 1:dead/1, claim 4, claim 4 deliveries and 4 behind
+reply range 9-12 keyed ordered
+next
+  read 9-12
+read all a 9
+take
+  start 8, attempt 1, 47.1s left
+end 8
+take
+  start 10, attempt 1, 47.1s left
+`)
+}
