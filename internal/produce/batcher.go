@@ -204,19 +204,20 @@ func (b *Batcher) take(q *queue) []*unit {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	messages, bytes, n := 0, 0, 0
-	keys := map[string]bool{}
 	for _, u := range q.waiting {
 		if n > 0 && (u.kind != q.waiting[0].kind || messages+len(u.messages) > maxMessages || bytes+u.bytes > maxBytes) {
 			break
 		}
-		if q.expecting && !u.addKeys(keys) {
-			break
-		}
 		messages, bytes, n = messages+len(u.messages), bytes+u.bytes, n+1
-		u.taken = true
 	}
 	units := q.waiting[:n:n]
 	q.waiting = q.waiting[n:]
+	if q.expecting {
+		units, q.waiting = apart(units, q.waiting)
+	}
+	for _, u := range units {
+		u.taken = true
+	}
 	if len(q.waiting) == 0 {
 		q.waiting = nil // lets go of what was sent
 	}
@@ -226,7 +227,20 @@ func (b *Batcher) take(q *queue) []*unit {
 	return units
 }
 
-// addKeys notes the keys of a unit that expects versions; false: one of them is noted already. Two units of one key do not travel together: what the second expects is decided when the first has its ids.
+// apart leaves of units that expect versions only those that have no key in common, and puts the others back to the front of what waits: what the second of a key expects is decided when the first has its ids.
+func apart(units, waiting []*unit) (now, later []*unit) {
+	keys := map[string]bool{}
+	for _, u := range units {
+		if u.addKeys(keys) {
+			now = append(now, u)
+		} else {
+			later = append(later, u)
+		}
+	}
+	return now, append(later, waiting...)
+}
+
+// addKeys notes the keys of a unit; false: one of them is noted already.
 func (u *unit) addKeys(keys map[string]bool) bool {
 	for i := range u.messages {
 		if keys[u.messages[i].Key] {
@@ -234,7 +248,9 @@ func (u *unit) addKeys(keys map[string]bool) bool {
 		}
 	}
 	for i := range u.messages {
-		keys[u.messages[i].Key] = true
+		if key := u.messages[i].Key; key != "" {
+			keys[key] = true
+		}
 	}
 	return true
 }
