@@ -117,6 +117,11 @@ func (k *Keyed) Run(ctx context.Context, m *rig.Meter, name string, w measure.Wi
 }
 
 func (k *Keyed) start(ctx context.Context, m *rig.Meter, name string) (all worker.Group, err error) {
+	if m.ProfileDir != "" {
+		if err := os.MkdirAll(m.ProfileDir, 0o755); err != nil {
+			return nil, err
+		}
+	}
 	for i := range k.Instances {
 		c := ConsumeConfig{DSN: m.Server.DSN(), Order: k.Order, Handlers: k.Handlers, Work: k.Work}
 		if m.ProfileDir != "" {
