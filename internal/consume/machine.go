@@ -45,6 +45,7 @@ type machine struct {
 	keyed  bool // messages were seen that hold their keys
 	lines  map[string]*line
 	lined  int   // messages that wait in lines
+	heads  int   // how many messages could start at once of those deliveries that were last read and had waited for their keys
 	latest int64 // the monotonic time of what is being decided
 
 	est      estimate
@@ -203,6 +204,15 @@ func (m *machine) take(si int, now instant, s *start) bool {
 		return m.gate.mine && m.solo != nil && m.takeParcel(m.solo, si, now, s)
 	}
 	retry, fresh := len(m.retries) > 0, len(m.queue) > 0
+	if retry && fresh && m.retries[0].displaced {
+		// Older than what is fresh, and never run: each takes its turn.
+		for len(m.retries) > 0 && m.retries[0].displaced {
+			if m.takeParcel(m.retries[0], si, now, s) {
+				return true
+			}
+		}
+		retry = len(m.retries) > 0
+	}
 	if retry && fresh {
 		// Each kind gets half of the slots while both wait; within that they take turns.
 		half := (len(m.slots) + 1) / 2
@@ -303,7 +313,9 @@ func (m *machine) finish(si int, now instant, v *verdict) {
 		m.est.sample(took)
 	}
 	if t.parcel != nil {
-		m.runningRetries--
+		if !t.parcel.displaced {
+			m.runningRetries--
+		}
 		m.finishParcel(&t, now, v)
 	} else {
 		m.finishSpan(&t, now, v)

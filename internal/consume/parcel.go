@@ -13,6 +13,7 @@ type parcel struct {
 	lease
 	token     delivery.Token
 	solo      bool
+	displaced bool // some of it has not run yet: it waited for its key. It is older than what is fresh, and no retry
 	items     []item
 	next      int
 	waiting   int // not started
@@ -46,6 +47,7 @@ func (m *machine) newParcel(claimed []delivery.Claimed, sent instant) *parcel {
 	for i, c := range claimed {
 		p.items[i].Claimed = c
 		p.length = min(p.length, int64(c.Lease))
+		p.displaced = p.displaced || c.Order != "" && c.Attempt == 0 && !c.Solo
 	}
 	slices.SortFunc(p.items, func(a, b item) int { return int(min(max(a.ID-b.ID, -1), 1)) })
 	return p
@@ -124,6 +126,9 @@ func (m *machine) parcelRead(p *parcel, msgs []delivery.Message, now instant) {
 	default:
 		m.solo = p
 	}
+	if p.displaced {
+		m.heads = p.waiting
+	}
 	m.requeueRetries()
 	m.wake(p.waiting)
 	m.kick()
@@ -188,8 +193,10 @@ func (m *machine) takeParcel(p *parcel, si int, now instant, s *start) bool {
 		m.leaveQueue(p)
 		m.kick()
 	}
-	m.runningRetries++
-	m.lastRetry = true
+	if !p.displaced {
+		m.runningRetries++
+		m.lastRetry = true
+	}
 	slot := m.begin(si, now, task{parcel: p, i: i, policy: policy, failures: it.Attempt}, timeout)
 	*s = start{slot: si, gen: slot.gen, message: it.message, attempt: it.Attempt + 1, redelivered: true, leaseEnds: now.wall + remaining, began: now.mono, timeout: timeout, token: p.token, delivery: true, outOfOrder: it.OutOfOrder}
 	return true
@@ -304,12 +311,26 @@ func (m *machine) retrySize(now instant, wakes bool) int {
 	return max(n-m.waiting, 0)
 }
 
+// busy says that deliveries which waited for their keys will keep every slot at work: fresh messages come after them, and to claim these now would only set more of them waiting.
+func (m *machine) busy(now instant) bool {
+	if !m.keyed {
+		return false
+	}
+	waiting := 0
+	for _, p := range m.retries {
+		if p.displaced {
+			waiting += p.waiting
+		}
+	}
+	return waiting >= len(m.slots) || m.look.dueAt <= now.mono && m.heads >= len(m.slots)
+}
+
 // followers says how many deliveries may be handed out behind the heads of their lines: as many as one slot is expected to run in half of the queue margin.
 func (m *machine) followers(heads int) int {
 	if !m.keyed {
 		return 0
 	}
-	n := min(m.o.BatchLimit, maxRetries)
+	n := m.o.BatchLimit
 	if each := m.est.value; each > 0 {
 		n = int(min(int64(n), int64(m.o.QueueMargin)/2/each*int64(heads)))
 	} else {

@@ -191,7 +191,7 @@ func (m *machine) addClaims(c *call, now instant) bool {
 		}
 		return worth
 	}
-	if n := m.claimSize(now); n > 0 && (l.fresh || l.expiryAt <= now.mono) {
+	if n := m.claimSize(now); n > 0 && (l.fresh || l.expiryAt <= now.mono) && !m.busy(now) {
 		req.RangeToken, req.MaxMessages, req.MaxBytes = m.token(), n, m.o.MaxBatchBytes
 		req.RestToken, req.PartMax = m.token(), max(n, 1)
 		m.lastAsk = n
@@ -284,6 +284,9 @@ func (m *machine) handOut(c *call, reply *delivery.WorkReply, now instant) {
 		if full := reply.More || reply.Range.High-reply.Range.Low >= int64(c.req.MaxMessages); full && !reply.Range.Again {
 			m.grow(c.req.MaxMessages)
 		}
+	}
+	if c.req.DeliveryToken != (delivery.Token{}) && len(reply.Deliveries) == 0 {
+		m.heads = 0
 	}
 	if len(reply.Deliveries) > 0 {
 		p := m.newParcel(reply.Deliveries, c.sent)

@@ -187,8 +187,8 @@ begin
     if coalesce(p_followers, 0) <= 0 or o_ids is null or cardinality(o_ids) = 0 then
         return;
     end if;
-    -- So many of one key are looked at: a few times its share, because of a longer line more go along.
-    v_each := least(p_followers, greatest(16, 4 * p_followers / cardinality(o_ids)));
+    -- So many of one key are looked at.
+    v_each := greatest(16, p_followers / 2);
     o_ids := o_ids || array(
         select q.id from (
             select c.id, h.message_id as head, row_number() over (partition by h.key_hash order by c.id) / count(*) over (partition by h.key_hash)::double precision as place
