@@ -306,8 +306,10 @@ func (j *judge) ends() {
 				j.broke(WrongEnd, -1, []string{name}, "%s is %v, possible are %v", name, want, l.possible())
 			}
 		case l.any(func(s state) bool { return s.end == succeeded || s.end == discarded }):
-		case l.removed && l.any(func(s state) bool { return s.end == "" }):
-			superseded++
+		case l.removed: // one that dies then leaves no letter: there is nothing to copy
+			if !l.any(state.dead) {
+				superseded++
+			}
 		default:
 			rule := WrongEnd
 			if l.latest == nil || l.any(func(s state) bool { return s.end == "" }) {

@@ -2,6 +2,7 @@ package reference
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -112,6 +113,11 @@ type Plan struct {
 	Deaths      []Death
 	// Settle are the operators' actions that follow once nothing moves any longer, each as soon as that is so again: Redrive or Discard.
 	Settle []string
+}
+
+// Compacted says whether its stream keeps the newest message of each key only.
+func (p *Plan) Compacted() bool {
+	return slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Do == Compact })
 }
 
 // OrderOf is the order in which a message runs.

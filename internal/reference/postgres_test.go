@@ -76,7 +76,11 @@ func TestHistoriesOnPostgres(t *testing.T) {
 	if count >= 100 && deaths < count/5 {
 		t.Errorf("an instance died in %d of %d histories, less than a fifth", deaths, count)
 	}
-	t.Logf("%d histories from seed %d, an instance died in %d", count, first, deaths)
+	var removed int64
+	if err := in.pool.QueryRow(t.Context(), in.names.Expand(`select coalesce(sum(removed), 0) from {schema}.compaction`)).Scan(&removed); err != nil || count >= 100 && removed == 0 {
+		t.Errorf("compaction removed %d messages, %v", removed, err)
+	}
+	t.Logf("%d histories from seed %d, an instance died in %d; compaction removed %d messages", count, first, deaths, removed)
 }
 
 // installation is a database with the schema in it, and a store for whoever does not die.
@@ -227,7 +231,7 @@ type postgresStage struct {
 
 func (s *postgresStage) open(plan *reference.Plan, timeout time.Duration) error {
 	s.producer = uuid.New()
-	st, err := s.RegisterStream(s.ctx, fmt.Sprintf("s%d-%s", plan.Seed, s.producer), store.KindJSON, []byte(`{"v":1}`), false, 0)
+	st, err := s.RegisterStream(s.ctx, fmt.Sprintf("s%d-%s", plan.Seed, s.producer), store.KindJSON, streamConfig(plan), false, 0)
 	if err != nil {
 		return err
 	}
@@ -240,6 +244,14 @@ func (s *postgresStage) open(plan *reference.Plan, timeout time.Duration) error 
 	s.playing[s.group] = s
 	s.installation.mu.Unlock()
 	return nil
+}
+
+// streamConfig is the stream's stored config, as far as it is read by statements.
+func streamConfig(plan *reference.Plan) []byte {
+	if !plan.Compacted() {
+		return []byte(`{"v":1}`)
+	}
+	return []byte(`{"v":1,"keyed":true,"compacted":true,"compaction_lag_ms":0.001,"tombstone_ttl_ms":1000}`)
 }
 
 func (s *postgresStage) shut() {
@@ -334,10 +346,14 @@ func (s *postgresStage) operate(action string, ids []int64) error {
 	return nil
 }
 
-// remove is what compaction does to the log.
-func (s *postgresStage) remove(ids []int64) error {
-	_, err := s.pool.Exec(s.ctx, s.names.Expand(fmt.Sprintf(`delete from {schema}.log_%d where id = any ($1)`, s.stream)), ids)
-	return err
+// remove compacts the stream, which knows itself what has a newer version.
+func (s *postgresStage) remove([]int64) error {
+	for {
+		reply, err := s.Compact(s.ctx, s.stream, 100)
+		if err != nil || !reply.More {
+			return err
+		}
+	}
 }
 
 // unresolved reads all that is open in one statement, so in one moment.
