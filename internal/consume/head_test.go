@@ -13,7 +13,7 @@ import (
 	"github.com/sqlstreams/sqlstreams/internal/delivery"
 )
 
-// Case 7 at its full length: the head of an ordered key fails and is due again in five seconds. Its three successors, one of which is claimed by another instance, run right behind it and not before; other keys are done at once.
+// Case 7 at its full length: the head of an ordered key fails and is due again in five seconds. Its three successors, produced before and after, run right behind it and not before, over two instances; other keys are done at once.
 func TestTheHeadOfAKeyWaitsFiveSeconds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, delivery.Policy{BaseDelay: 5 * time.Second, MaxDelay: 5 * time.Second})

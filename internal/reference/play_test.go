@@ -54,13 +54,12 @@ type play struct {
 	options consume.Options
 	timeout time.Duration
 
-	actors   []*actor
-	began    context.Context
-	produced int
-	first    int64 // the first message's id
+	actors []*actor
+	began  context.Context
 
-	mu     sync.Mutex
-	faults []string
+	mu       sync.Mutex
+	produced int
+	faults   []string
 }
 
 func (p *play) fault(format string, args ...any) {
@@ -70,8 +69,10 @@ func (p *play) fault(format string, args ...any) {
 }
 
 func (p *play) name(id int64) string {
-	if i := id - p.first; i >= 0 && i < int64(p.produced) {
-		return p.plan.Messages[i].Name
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if id >= 1 && id <= int64(p.produced) { // a stage's stream begins empty
+		return p.plan.Messages[id-1].Name
 	}
 	return fmt.Sprintf("id %d", id)
 }
@@ -163,9 +164,8 @@ func (p *play) produce(n int) error {
 		}
 		msgs[i] = delivery.Message{Payload: payload, Key: m.Key, Options: delivery.EncodeRequest(delivery.Policy{MaxAttempts: m.MaxAttempts, KeyOrder: delivery.KeyOrder(m.Order)})}
 	}
-	// Counted before: what is produced can run before the call returns. A stage's stream begins empty.
+	// Counted before: what is produced can run before the call returns.
 	p.mu.Lock()
-	p.first = 1
 	p.produced += len(list)
 	want := int64(p.produced)
 	p.mu.Unlock()

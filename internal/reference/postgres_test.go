@@ -26,7 +26,7 @@ const lanes = 24
 func postgresScale() reference.Scale {
 	const ms = time.Millisecond
 	return reference.Scale{
-		Messages: 14, Takes: []time.Duration{0, 0, 0, ms, 4 * ms}, Delays: []time.Duration{ms, 20 * ms}, Backoffs: []time.Duration{ms, 10 * ms}, Pauses: []time.Duration{0, 2 * ms, 20 * ms}, Deaths: 70, Unattended: true, Compacted: 20,
+		Messages: 14, Takes: []time.Duration{0, 0, 0, ms, 4 * ms}, Delays: []time.Duration{ms, 20 * ms}, Backoffs: []time.Duration{ms, 10 * ms}, Pauses: []time.Duration{0, 2 * ms, 20 * ms}, Deaths: 70, Compacted: 20,
 	}
 }
 
