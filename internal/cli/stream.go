@@ -38,6 +38,7 @@ func viewStream(s sqlstreams.StreamInfo) streamView {
 func newStreamCreate(a *app) *cobra.Command {
 	var codec, maxPayload, maxKey, maxHeaders string
 	var keyed, compacted bool
+	var ttl, lag time.Duration
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a stream.",
@@ -52,7 +53,7 @@ Whether a stream holds JSON or bytes is decided now and never changes. Programs 
 			if err := a.changes(cmd); err != nil {
 				return err
 			}
-			config := &sqlstreams.StreamConfig{Keyed: keyed, Compacted: compacted}
+			config := &sqlstreams.StreamConfig{Keyed: keyed, Compacted: compacted, TombstoneTTL: ttl, CompactionLag: lag}
 			for _, s := range []struct {
 				flag, text string
 				target     *int
@@ -65,6 +66,11 @@ Whether a stream holds JSON or bytes is decided now and never changes. Programs 
 					return err
 				}
 				*s.target = n
+			}
+			for _, flag := range []string{"tombstone-ttl", "compaction-lag"} {
+				if cmd.Flags().Changed(flag) && (!compacted || ttl == 0 && flag == "tombstone-ttl" || lag == 0 && flag == "compaction-lag") {
+					return usagef("--%s is a time above 0, with --compacted", flag)
+				}
 			}
 			switch codec {
 			case "json":
@@ -84,7 +90,9 @@ Whether a stream holds JSON or bytes is decided now and never changes. Programs 
 	flags.StringVar(&maxKey, "max-key", "", "longest key (default 512 bytes, at most 2048)")
 	flags.StringVar(&maxHeaders, "max-headers", "", "largest headers of a message (default 16KiB, at most 1MiB)")
 	flags.BoolVar(&keyed, "keyed", false, "index messages by key, so that a key's newest message and its history can be read")
-	flags.BoolVar(&compacted, "compacted", false, "keep of each key the newest message, and remove older ones after a minute")
+	flags.BoolVar(&compacted, "compacted", false, "keep of each key the newest message, and remove older ones once they are replaced")
+	flags.DurationVar(&lag, "compaction-lag", 0, "for how long a message is kept after it was replaced (default 1m)")
+	flags.DurationVar(&ttl, "tombstone-ttl", 0, "for how long a tombstone is kept (default 24h)")
 	completeWords(cmd, "codec", "json", "raw")
 	return cmd
 }
