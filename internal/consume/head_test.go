@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sqlstreams/sqlstreams/internal/consume"
@@ -15,7 +16,7 @@ import (
 
 // Case 7 at its full length: the head of an ordered key fails and is due again in five seconds. Its three successors, produced before and after, run right behind it and not before, over two instances; other keys are done at once.
 func TestTheHeadOfAKeyWaitsFiveSeconds(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, delivery.Policy{BaseDelay: 5 * time.Second, MaxDelay: 5 * time.Second})
 		ordered := delivery.EncodeRequest(delivery.Policy{KeyOrder: delivery.Ordered})
 		produce := func(keys ...string) {
