@@ -95,7 +95,9 @@ func TestOrderByKeyOnTheseTwoWays(t *testing.T) {
 			if !c.parks {
 				pgtest.Eventually(t, patience, "its successors went on", func() bool { return count() == 4 })
 			} else {
-				pgtest.Eventually(t, patience, "its successors wait", func() bool { return db.QueryInt(t, `select count(*) from sqlstreams.delivery where state = 'waiting'`) == 2 })
+				pgtest.Eventually(t, patience, "its successors wait", func() bool {
+					return db.QueryInt(t, `select count(*) from sqlstreams.delivery where state = 'waiting'`) == 2
+				})
 			}
 			if n, err := group.Redrive(t.Context(), nil, nil); err != nil || n != 1 {
 				t.Fatalf("redriven: %d, %v", n, err)

@@ -309,6 +309,7 @@ func (m *machine) handOut(c *call, reply *delivery.WorkReply, now instant) {
 	noRange := c.req.RangeToken != (delivery.Token{}) && reply.Range == nil && reply.More && reply.Claimed <= l.claimed
 	noDelivery := c.req.DeliveryToken != (delivery.Token{}) && len(reply.Deliveries) == 0 && l.dueAt <= now.mono
 	l.claimed = max(l.claimed, reply.Claimed)
+	m.counts.Superseded += reply.Passed
 	l.notSoon = 0
 	if noRange || noDelivery {
 		l.notSoon = now.mono + max(notSoon, int64(min(reply.Limited, maxLimited)))

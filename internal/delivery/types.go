@@ -207,6 +207,7 @@ type WorkReply struct {
 	Floor       int64 // for the next TakeOver
 	More        bool  // further ranges can be claimed at once
 	Claimed     int64 // the group's frontier
+	Passed      int64 // ids that this call passed over without handing out a range, because they were removed or erased
 	LostFrom    int64 // position lost: ids (LostFrom, LostTo] are gone from the stream; 0, 0: nothing lost
 	LostTo      int64
 	Limited     time.Duration // the group's rate is used up: until the next message may start; 0: it is not

@@ -107,6 +107,7 @@ type (
 		Claimed       *int64        `json:"claimed"`
 		LostFrom      *int64        `json:"lost_from"`
 		LostTo        *int64        `json:"lost_to"`
+		Passed         int64    `json:"passed"`
 		LimitedMS     *float64      `json:"limited_ms"`
 		NextDueMS     *float64      `json:"next_due_ms"`
 		NextSoloDueMS *float64      `json:"next_solo_due_ms"`
@@ -209,6 +210,7 @@ func replyOf(req *delivery.WorkRequest, got *wireReply) *delivery.WorkReply {
 		BrokenUp: got.BrokenUp, Floor: req.Floor, More: got.More, Woken: got.Woken,
 		NextDue: wait(got.NextDueMS), NextSoloDue: wait(got.NextSoloDueMS), NextExpiry: wait(got.NextExpiryMS),
 	}
+	reply.Passed = got.Passed
 	if got.LimitedMS != nil {
 		reply.Limited = wait(got.LimitedMS)
 	}

@@ -423,6 +423,7 @@ func (g *group) takeFresh(s *stream, req *delivery.WorkRequest, k *keyWork, repl
 	c := &claim{messages: int64(n), low: g.claimed, high: s.messages[at+n-1].ID, token: req.RangeToken, expires: k.now.Add(lease), ceiling: g.ceiling, instance: req.Instance, keyOrder: k.order}
 	g.claimed = c.high
 	if waiting := k.take(s, c); len(waiting) > 0 && c.messages == 0 {
+		reply.Passed = c.high - c.low - int64(len(waiting))
 		// All of it waits for its keys: there is no range to open, and more may lie behind it.
 		reply.More = true
 		return

@@ -207,6 +207,7 @@ declare
     v_tokens    double precision;
     v_started   bigint := 0;
     v_count     integer;
+    v_passed    bigint; -- ids of a range that was not opened of which nothing is left: removed or erased
     v_limited   double precision;
     v_keyed     boolean := false; -- keys were touched: the commit is synchronous
     v_freed     bigint[]; -- keys that this call let go of and whose next is to be woken
@@ -523,6 +524,7 @@ begin
             if v_waiting is not null and v_count = 0 then
                 -- All of it waits for its keys, off the main line: there is no range to open, and more may lie behind it.
                 v_more := true;
+                v_passed := v_high - v_low - cardinality(v_waiting);
             elsif v_high is not null then
                 insert into {schema}.claim (group_id, low, high, token, expires_at, ceiling_ms, instance, messages, key_hashes, key_order)
                 values (req.group_id, v_low, v_high, req.range_token, v_now + (req.margins_ms + grp.ceiling_ms) * interval '1 millisecond', grp.ceiling_ms, req.instance, v_count,
@@ -568,7 +570,7 @@ begin
         'range', v_range, 'deliveries', v_handed, 'lines', v_lined, 'woken', cardinality(v_woken), 'ceiling_ms', grp.ceiling_ms, 'broken_up', v_broken, 'floor', v_floor, 'more', v_more, 'claimed', v_claimed,
         'lost_from', v_lost_from, 'lost_to', case when v_lost_from is not null then grp.first_id - 1 end,
         'next_due_ms', extract(epoch from v_due - v_now) * 1000, 'next_solo_due_ms', extract(epoch from v_solo_due - v_now) * 1000,
-        'limited_ms', v_limited,
+        'limited_ms', v_limited, 'passed', v_passed,
         'next_expiry_ms', extract(epoch from v_expiry - v_now) * 1000);
     -- Looked at when the CALL commits. What says who holds a key must outlive a crash of the server: others act on it.
     if not req.durable and not v_keyed then
