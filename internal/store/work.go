@@ -107,7 +107,7 @@ type (
 		Claimed       *int64        `json:"claimed"`
 		LostFrom      *int64        `json:"lost_from"`
 		LostTo        *int64        `json:"lost_to"`
-		Passed         int64    `json:"passed"`
+		Passed        int64         `json:"passed"`
 		LimitedMS     *float64      `json:"limited_ms"`
 		NextDueMS     *float64      `json:"next_due_ms"`
 		NextSoloDueMS *float64      `json:"next_solo_due_ms"`
