@@ -181,3 +181,8 @@ func (h *harness) State(t testing.TB, group int) storetest.State {
 		})
 	return s
 }
+
+// The store in memory, which the engine is tested on, answers as Postgres does.
+func TestMemoryAnswersAsPostgresDoes(t *testing.T) {
+	storetest.SameHistories(t, storetest.NewMemoryHarness(), &harness{in: install(t)}, 1, 60, 24)
+}

@@ -301,7 +301,10 @@ func (m *Memory) DueAll(groupID int) {
 func (m *Memory) FinishDelivery(groupID int, id int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.groups[groupID-1].deliveries, id)
+	g := m.groups[groupID-1]
+	if d := g.deliveries[id]; d != nil && d.running {
+		delete(g.deliveries, id)
+	}
 }
 
 // State shows what a group's tables hold.
