@@ -59,7 +59,11 @@ func (z zipf) draw(r *rand.Rand) int {
 	return min(i, len(z)-1)
 }
 
-// Run does it for a window: rate is messages handled per second, ceiling the rate that the most frequent key allows if its messages run one after the other.
+// keyName is the key of a rank.
+func keyName(rank int) string { return fmt.Sprintf("customer-%05d", rank) }
+
+// Run does it for a window: rate is messages handled per second, ceiling the rate that the most frequent key allows if its messages run one after the other. The last value is the share of that key, in percent, in what
+// was handled from the start on, divided by its share in what was produced: where it is far below 100 its messages are left behind, and the rate would not last.
 func (k *Keyed) Run(ctx context.Context, m *rig.Meter, name string, w measure.Window) (values measure.Values, err error) {
 	a, err := open(ctx, m.Server.DSN(), 2, sqlstreams.ClientConfig{})
 	if err != nil {
@@ -108,10 +112,12 @@ func (k *Keyed) Run(ctx context.Context, m *rig.Meter, name string, w measure.Wi
 		return values, err
 	}
 	stopped = true
-	took, err := stopAll(instances)
-	if took > 0 {
-		values["handler_ms"] = took.Seconds() * 1000
-		values["ceiling"] = 1 / took.Seconds() / newZipf(k.Keys)[0]
+	total, err := stopAll(instances)
+	if total.Count > 0 {
+		took, share := total.Busy.Seconds()/float64(total.Count), newZipf(k.Keys)[0]
+		values["handler_ms"] = took * 1000
+		values["ceiling"] = 1 / took / share
+		values["hottest_percent"] = float64(total.Hottest) / float64(total.Count) / share * 100
 	}
 	return values, err
 }
@@ -155,7 +161,7 @@ func (k *Keyed) produce(ctx context.Context, producer *sqlstreams.Producer[paylo
 		}
 		for i := range batch {
 			batch[i].Payload = k.Set.Orders[i%len(k.Set.Orders)]
-			batch[i].Options = &sqlstreams.ProduceOptions{Key: fmt.Sprintf("customer-%05d", z.draw(random))}
+			batch[i].Options = &sqlstreams.ProduceOptions{Key: keyName(z.draw(random))}
 		}
 		if _, err := producer.ProduceBatch(ctx, batch); err != nil {
 			return err
@@ -165,9 +171,8 @@ func (k *Keyed) produce(ctx context.Context, producer *sqlstreams.Producer[paylo
 	return nil
 }
 
-// stopAll ends processes in ConsumeRole and returns how long their handlers took on average.
-func stopAll(all worker.Group) (time.Duration, error) {
-	var total ConsumeResult
+// stopAll ends processes in ConsumeRole and adds up what they answer.
+func stopAll(all worker.Group) (total ConsumeResult, err error) {
 	var errs []error
 	for _, w := range all {
 		text, err := w.Stop()
@@ -177,12 +182,10 @@ func stopAll(all worker.Group) (time.Duration, error) {
 		}
 		errs = append(errs, err)
 		total.Count += r.Count
+		total.Hottest += r.Hottest
 		total.Busy += r.Busy
 	}
-	if err := errors.Join(errs...); err != nil || total.Count == 0 {
-		return 0, err
-	}
-	return total.Busy / time.Duration(total.Count), nil
+	return total, errors.Join(errs...)
 }
 
 // ConsumeConfig is what a process in ConsumeRole is told.
@@ -196,8 +199,8 @@ type ConsumeConfig struct {
 
 // ConsumeResult is what it answers.
 type ConsumeResult struct {
-	Count int64
-	Busy  time.Duration // in handlers
+	Count, Hottest int64         // messages handled, and those of the most frequent key
+	Busy           time.Duration // in handlers
 }
 
 // runConsume is one instance whose handlers wait, as they would for somebody else's answer.
@@ -226,16 +229,19 @@ func runConsume(ctx context.Context, c *worker.Control) (any, error) {
 		}
 		defer stop()
 	}
-	var busy atomic.Int64
+	var busy, hottest atomic.Int64
 	c.Ready()
-	err = consumer.Consume(ctx, func(context.Context, *payload.Order) error {
+	err = consumer.Consume(ctx, func(ctx context.Context, _ *payload.Order) error {
 		began := time.Now()
+		if meta, _ := sqlstreams.MetaFromContext(ctx); meta.Key == keyName(0) {
+			hottest.Add(1)
+		}
 		time.Sleep(config.Work)
 		busy.Add(int64(time.Since(began)))
 		c.Count.Add(1)
 		return nil
 	}, &sqlstreams.ConsumeOptions{Handlers: config.Handlers})
-	return ConsumeResult{Count: c.Count.Load(), Busy: time.Duration(busy.Load())}, err
+	return ConsumeResult{Count: c.Count.Load(), Hottest: hottest.Load(), Busy: time.Duration(busy.Load())}, err
 }
 
 func profileInto(path string) (stop func(), err error) {
