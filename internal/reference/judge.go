@@ -258,7 +258,7 @@ func (j *judge) lastRuns() {
 				continue
 			}
 			last := j.lastOf(l)
-			if last == nil {
+			if last == nil || l.removed && !last.sent { // removed before it could run again
 				continue
 			}
 			if before != nil && last.from < before.to && !last.late && !before.late {

@@ -394,6 +394,15 @@ func TestJudgeOfRemovedOnes(t *testing.T) {
 		{name: "passed over and not counted", plan: p, script: "remove m1\n" + second, final: &Final{}, rules: "uncounted"},
 		{name: "passed over, who counted has died", plan: p, script: "remove m1\n" + second, final: &Final{Superseded: -1}},
 		{name: "it died when it was gone", plan: p, script: "remove m1\nstart m1 i1 A 1\nend m1 i1 terminal\nsent m1 i1\n" + second, final: &Final{}},
+		{name: "it was gone before it could run again", plan: p, script: `
+			start m1 i1 A 1
+			end m1 i1 succeed
+			start m2 i1 A 1
+			die i1
+			start m1 i2 B 1
+			end m1 i2 succeed
+			sent m1 i2
+			remove m2`, final: &Final{Superseded: 1}},
 		{name: "passed over and still there", plan: p, script: second, final: &Final{Superseded: 1}, rules: "sequence, lost"},
 		{name: "the newest is passed over", plan: p, script: failed + "remove m1\n", final: &Final{Superseded: 2}, rules: "lost"},
 		{name: "an older one behind the newest", plan: p, script: "remove m1\n" + second + "\nstart m1 i1 A 1\nend m1 i1 succeed\nsent m1 i1", final: &Final{}, rules: "sequence"},
