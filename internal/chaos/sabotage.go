@@ -58,7 +58,8 @@ func breakToken(ctx context.Context, pool *pgxpool.Pool) error {
 
 // breakEffects lets a handler's transaction commit whoever owns its message now, and without a mark.
 func breakEffects(ctx context.Context, pool *pgxpool.Pool) error {
-	_, err := pool.Exec(ctx, `create or replace function sqlstreams.finish_tx(p_group integer, p_message bigint, p_token uuid, p_delivery boolean) returns void language sql as 'select'`)
+	_, err := pool.Exec(ctx, `create or replace function sqlstreams.finish_tx(p_group integer, p_message bigint, p_token uuid, p_delivery boolean) returns void language sql as
+		'delete from sqlstreams.delivery d where d.group_id = p_group and d.message_id = p_message and p_delivery'`)
 	return err
 }
 
