@@ -119,3 +119,43 @@ func TestNothingIsRecordedOnAnErrorOfTheDatabase(t *testing.T) {
 		t.Error("2 does not wait for its retry")
 	}
 }
+
+// What says who holds a key must outlive a crash of the server, because others act on it: a call that touches keys waits for the disk, one that does not need not. A deferred trigger sees how the transaction is about to commit.
+func TestCallsThatTouchKeysCommitDurably(t *testing.T) {
+	t.Parallel()
+	in := install(t)
+	in.sql(t, `create table public.noted (setting text)`)
+	in.sql(t, `create function public.note() returns trigger language plpgsql as $$ begin insert into public.noted select current_setting('synchronous_commit'); return null; end $$`)
+	in.sql(t, `create constraint trigger note after insert or delete on {schema}.claim deferrable initially deferred for each row execute function public.note()`)
+	usual := in.setting(t)
+	for config, want := range map[string]string{`{"v":1}`: "off", `{"v":1,"key_order":"parallel"}`: "off", `{"v":1,"key_order":"ordered"}`: usual, `{"v":1,"key_order":"exclusive"}`: usual} {
+		stream := in.stream(t, "s-"+uuid.NewString(), 0)
+		g, err := in.RegisterGroup(context.Background(), stream, "g", []byte(config), false, time.Second, 3, "beginning")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := in.Append(context.Background(), &AppendRequest{Stream: stream, Kind: KindJSON, Producer: uuid.New(), Batch: 1, Wait: time.Second,
+			Messages: []Outgoing{{Payload: []byte("1"), Version: 1, Key: "k"}}}); err != nil {
+			t.Fatal(err)
+		}
+		token := uuid.New()
+		in.work(t, &delivery.WorkRequest{Group: g.ID, Stream: stream, Instance: uuid.New(), RangeToken: token, MaxMessages: 1, MaxBytes: 1 << 20, Margins: time.Second})
+		in.work(t, &delivery.WorkRequest{Group: g.ID, Stream: stream, Instance: uuid.New(), Results: []delivery.RangeResult{{RangeRef: delivery.RangeRef{Low: 0, Token: token}}}})
+		if n := in.count(t, `select count(*) from public.noted where setting = $1`, want); n != 2 {
+			t.Errorf("config %s: %d of claim and record committed with synchronous_commit = %s", config, n, want)
+		}
+		in.sql(t, `truncate public.noted`)
+	}
+}
+
+// setting is how transactions commit here.
+func (in *installation) setting(t testing.TB) (setting string) {
+	t.Helper()
+	if err := in.pool.QueryRow(context.Background(), `select current_setting('synchronous_commit')`).Scan(&setting); err != nil {
+		t.Fatal(err)
+	}
+	if setting == "off" {
+		t.Fatal("the test server does not commit durably, so the test would say nothing")
+	}
+	return setting
+}
