@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/google/uuid"
 	"os"
 	"strconv"
 	"testing"
@@ -134,6 +135,7 @@ func (s *memoryStage) waker(ctx context.Context) (consume.Waker, func()) {
 }
 
 func (s *memoryStage) wakeAll()                 {} // the store does it
+func (s *memoryStage) gone(uuid.UUID)           {} // time costs nothing
 func (s *memoryStage) ids() (stream, group int) { return s.stream, s.group }
 func (s *memoryStage) strict() bool             { return true }
 

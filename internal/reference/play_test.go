@@ -26,6 +26,8 @@ type stage interface {
 	// waker returns what wakes an instance, and what wakes all; done ends it.
 	waker(ctx context.Context) (w consume.Waker, done func())
 	wakeAll()
+	// gone says that an instance has died, with its handlers: nobody works under its leases any more.
+	gone(instance uuid.UUID)
 	ids() (stream, group int)
 	// strict: the stage calls the actors' recorded itself, at the moment in which the store has it.
 	strict() bool
@@ -364,6 +366,7 @@ func (a *actor) die(at reference.Point) bool {
 	if a.play.rec.Dead(a.number) {
 		close(a.quit)
 		a.cancel()
+		a.play.stage.gone(a.id)
 	}
 	return true
 }
