@@ -58,10 +58,12 @@ func arrows() []allowed {
 		{"internal/reference", nil, nil},
 		{"internal/archtest", nil, nil},
 		{"model", nil, nil},
+		// For users' tests: what they use of the product, a new installation in one round trip, and the context of a handler without a session.
+		{"sqlstreamstest", []string{".", "internal/consume", "internal/delivery", "internal/schema"}, []string{pgx}},
 
 		// Programs.
 		{"internal/chaos/...", everything, []string{pgx, uuid, xsync}},
-		{"examples/...", []string{".", "internal/pgserver", "internal/ledger", "internal/chaos/..."}, []string{pgx, uuid, xsync}},
+		{"examples/...", []string{".", "sqlstreamstest", "internal/pgserver", "internal/ledger", "internal/chaos/..."}, []string{pgx, uuid, xsync}},
 		// The command line and the demo use the product as its users do, through the root package; the rest is what they cannot get there: migrations, codes, a throw-away server.
 		{"internal/demo", []string{".", "internal/pgserver", "internal/ledger"}, []string{pgx, uuid, xsync}},
 		{"internal/cli", []string{".", "internal/demo", "internal/pgserver", "internal/schema", "internal/store", "internal/diag"}, []string{pgx, uuid, xsync, cobra}},
@@ -153,6 +155,7 @@ func TestArrowsThatMustNotBe(t *testing.T) {
 		{"internal/wake", own("internal/manager"), false},
 		{"internal/manager", own("internal/pgtest"), false},
 		{".", own("internal/pgserver"), false},
+		{".", own("sqlstreamstest"), false},
 		{".", own("internal/storetest"), false},
 		{".", own("internal/chaos"), false},
 		{".", gocmp + "/cmp", false},
@@ -230,7 +233,7 @@ func linked(t *testing.T, pkg string) []string {
 // unwantedLink says why a program that uses the library should not link a package; "" if it may.
 func unwantedLink(pkg string) string {
 	if own, ok := ownPackage(pkg); ok {
-		for _, p := range []string{"internal/pgserver", "internal/pgtest", "internal/storetest", "internal/chaos", "internal/ledger", "internal/reference", "internal/archtest", "cmd", "examples", "bench"} {
+		for _, p := range []string{"internal/pgserver", "internal/pgtest", "internal/storetest", "internal/chaos", "internal/ledger", "internal/reference", "internal/archtest", "sqlstreamstest", "cmd", "examples", "bench"} {
 			if matches(p+"/...", own) {
 				return "it is for tests and programs"
 			}
@@ -264,7 +267,7 @@ func TestTheLibraryLinksOnlyWhatItsUsersNeed(t *testing.T) {
 		}
 	}
 	for _, pkg := range []string{"testing", "testing/synctest", "pgregory.net/rapid", "github.com/spf13/cobra", "github.com/spf13/pflag",
-		"go.opentelemetry.io/otel", "github.com/prometheus/client_golang/prometheus", modulePath + "/internal/pgtest", modulePath + "/internal/chaos/worker"} {
+		"go.opentelemetry.io/otel", "github.com/prometheus/client_golang/prometheus", modulePath + "/internal/pgtest", modulePath + "/sqlstreamstest", modulePath + "/internal/chaos/worker"} {
 		if unwantedLink(pkg) == "" {
 			t.Errorf("%s would not be noticed", pkg)
 		}

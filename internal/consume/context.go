@@ -64,6 +64,12 @@ func FromContext(ctx context.Context) (*delivery.Message, Attempt, bool) {
 	return c.message, c.attempt, true
 }
 
+// NewContext returns a context as a session gives it to a handler, and what ends it, for tests that run a handler without a session.
+func NewContext(base context.Context, m *delivery.Message, a Attempt, timeout time.Duration) (ctx context.Context, end func()) {
+	c := &handlerContext{base: base, ends: time.Now().Add(timeout), timeout: timeout, message: m, attempt: a}
+	return c, c.end
+}
+
 func (c *handlerContext) standard() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()

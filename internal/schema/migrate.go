@@ -161,8 +161,7 @@ func apply(ctx context.Context, conn Conn, names *Names, step Migration) (did bo
 				return false, err
 			}
 		}
-		if _, err := tx.Exec(ctx, names.Expand(`create table if not exists {schema}.migration (version integer primary key, name text not null, checksum text not null,
-			breaking boolean not null, applied_at timestamptz not null default clock_timestamp())`)); err != nil {
+		if _, err := tx.Exec(ctx, names.Expand(migrationTable)); err != nil {
 			return false, err
 		}
 	}
