@@ -374,10 +374,15 @@ begin
         if req.look_expired then
             -- Fixed once in a part of its own: a join may evaluate a subquery with a limit and locks again and again, and take more each time. And
             -- compared with an array, so that the rows are found by key whatever the statistics say.
-            with ended as materialized (
-                select x.message_id, x.token, x.key_hash from {schema}.delivery x
+            with tokens as materialized (
+                select x.token from {schema}.delivery x
                  where x.group_id = req.group_id and x.state = 'running' and x.expires_at <= v_now
-                 order by x.expires_at, x.message_id limit 1000 for update skip locked),
+                 order by x.expires_at limit 1000),
+            -- All that was handed out together: of a line that was cut here a late record of its end would be accepted, and its head would run again after it.
+            ended as materialized (
+                select x.message_id, x.token, x.key_hash from {schema}.delivery x
+                 where x.group_id = req.group_id and x.state = 'running' and x.expires_at <= v_now and x.token = any (array(select distinct q.token from tokens q))
+                 order by x.expires_at, x.message_id for update skip locked),
             -- Those behind another in the line of a key had not started.
             behind as materialized (
                 select q.message_id from ended q
