@@ -26,7 +26,7 @@ check:
 	@$(NEED) postgres cc git
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); \
 	if [ -n "$$unformatted" ]; then echo "not formatted (make fmt does it):"; echo "$$unformatted"; exit 1; fi
-	$(GO) vet ./... ./bench/...
+	$(GO) vet ./... ./bench/... ./examples/testsuite/...
 
 test-full: ## what needs PgBouncer, spin, a browser or Postgres 14 to 18 (Debian; 60 minutes at most)
 	@versions=$$(sh internal/tools/install-full.sh) || exit 1; \

@@ -2,6 +2,7 @@ package sqlstreamstest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,7 +14,8 @@ import (
 // look is how often a group or stream is looked at that a helper waits for.
 const look = 5 * time.Millisecond
 
-// Drain waits until the group has nothing left to do: each message that is committed has succeeded or is a dead letter. It returns how the group stands then; look at its Dead. The group must be consumed meanwhile (see Consume).
+// Drain waits until the group has nothing left to do: each message that is committed has succeeded or is a dead letter. It returns how the group stands then; look at its Dead. The group must be consumed
+// meanwhile (see Consume); one that does not exist is waited for 2 s.
 // After 30 s, or shortly before the test binary's deadline, the test fails, with what is left and the reasons why the group does not move.
 func Drain(t testing.TB, group *sqlstreams.GroupHandle) *sqlstreams.GroupStatus {
 	t.Helper()
@@ -45,9 +47,10 @@ func DrainNow(t testing.TB, group *sqlstreams.GroupHandle) *sqlstreams.GroupStat
 }
 
 func drain(t testing.TB, group *sqlstreams.GroupHandle, timeout time.Duration, forward bool) (status *sqlstreams.GroupStatus, failure string) {
+	g := newcomer{group: group, until: time.Now().Add(min(absent, timeout/2))}
 	err := wait(t, timeout, func(ctx context.Context) (done bool, err error) {
-		if status, err = group.Status(ctx); err != nil || status.Idle() {
-			return true, err
+		if status, err = g.status(ctx); err != nil || status == nil || status.Idle() {
+			return status != nil, err
 		}
 		if forward && status.Pending > 0 && settled(status) {
 			_, err = group.RetryNow(ctx, nil, nil)
@@ -57,17 +60,19 @@ func drain(t testing.TB, group *sqlstreams.GroupHandle, timeout time.Duration, f
 	return status, explained("is not idle", status, err)
 }
 
-// BringForward makes due what waits for its time in the group, retries as well as what a handler has delayed, and returns how many messages that was. Where the group is consumed, it waits first until all else is done, so that
-// what is about to fail or to be delayed is among them. Drain waits for the end of what it began.
+// BringForward makes due what waits for its time in the group, retries as well as what a handler has delayed, and returns how many messages that was. It waits first until all else is done, so that
+// what is about to fail or to be delayed is among them (not in a group that is paused). Drain waits for the end of what it began.
 func BringForward(t testing.TB, group *sqlstreams.GroupHandle) int64 {
 	t.Helper()
 	var status *sqlstreams.GroupStatus
 	var n int64
+	g := newcomer{group: group, until: time.Now().Add(absent)}
 	err := wait(t, patience, func(ctx context.Context) (done bool, err error) {
-		if status, err = group.Status(ctx); err != nil {
-			return true, err
+		if status, err = g.status(ctx); err != nil || status == nil {
+			return false, err
 		}
-		if !settled(status) && !status.Paused && len(status.Instances) > 0 {
+		// What is due and what nobody takes is not awaited: it needs no bringing forward.
+		if due := status.Pending > 0 && !status.NextDue.After(status.Now); busy(status) && !status.Paused || due && len(status.Instances) > 0 {
 			return false, nil
 		}
 		n, err = group.RetryNow(ctx, nil, nil)
@@ -81,7 +86,30 @@ func BringForward(t testing.TB, group *sqlstreams.GroupHandle) int64 {
 
 // settled says that nothing is left in the group but what waits for its time, or for a key.
 func settled(s *sqlstreams.GroupStatus) bool {
-	return s.Backlog == 0 && s.Inbox == 0 && s.OpenClaims == 0 && s.Running == 0 && (s.Pending == 0 || s.NextDue.After(s.Now))
+	return !busy(s) && (s.Pending == 0 || s.NextDue.After(s.Now))
+}
+
+// busy says that messages are not claimed yet, or at work.
+func busy(s *sqlstreams.GroupStatus) bool {
+	return s.Backlog > 0 || s.Inbox > 0 || s.OpenClaims > 0 || s.Running > 0
+}
+
+// newcomer is a group that a program may be about to register, which has just been started on another goroutine.
+type newcomer struct {
+	group *sqlstreams.GroupHandle
+	until time.Time
+}
+
+// absent is for how long a group need not exist.
+const absent = 2 * time.Second
+
+// status returns how the group stands; nil: it is not there, yet.
+func (n newcomer) status(ctx context.Context) (*sqlstreams.GroupStatus, error) {
+	status, err := n.group.Status(ctx)
+	if time.Now().Before(n.until) && (errors.Is(err, sqlstreams.ErrGroupNotFound) || errors.Is(err, sqlstreams.ErrStreamNotFound)) {
+		return nil, nil
+	}
+	return status, err
 }
 
 // explained says what a group lacks and why it does not move; "" without an error.

@@ -39,7 +39,7 @@ func TestDrainSaysWhyAGroupIsNotIdle(t *testing.T) {
 	produce(t, orders, order{ID: "1"})
 	drain := func(t testing.TB) { DrainWithin(t, i.Client().Group("orders", "shipping"), 20*time.Millisecond) }
 	contains(t, failure(t, drain), `group "shipping" of stream "orders" is not idle: waited 20ms`, "left: 1 not claimed", "No instance of the group is running", "sqlstreams consume orders --group shipping")
-	contains(t, failure(t, func(t testing.TB) { Drain(t, i.Client().Group("orders", "billing")) }), "SQL", "billing")
+	contains(t, failure(t, func(t testing.TB) { DrainWithin(t, i.Client().Group("orders", "billing"), 20*time.Millisecond) }), "SQL", "billing")
 }
 
 // Ten attempts with the default backoff would take minutes.
@@ -79,6 +79,34 @@ func TestBringForwardMakesDueWhatWasDelayed(t *testing.T) {
 	}
 	if n := BringForward(t, shippings); n != 0 {
 		t.Errorf("%d were brought forward in an idle group", n)
+	}
+}
+
+// A program that has just been started registers its group on a goroutine of its own.
+func TestAGroupThatIsAboutToBeRegisteredIsAwaited(t *testing.T) {
+	t.Parallel()
+	i := New(t, pool(t), nil)
+	orders := register(t, i)
+	produce(t, orders, order{ID: "1"})
+	var asked atomic.Int64
+	Run(t, func(ctx context.Context) error {
+		shipping, err := orders.RegisterConsumer(ctx, "shipping", nil)
+		if err != nil {
+			return err
+		}
+		return shipping.Consume(ctx, func(context.Context, *order) error {
+			if asked.Add(1) == 1 {
+				return sqlstreams.Delay(time.Hour)
+			}
+			return nil
+		}, Quick(nil))
+	})
+	shippings := i.Client().Group("orders", "shipping")
+	if n := BringForward(t, shippings); n != 1 {
+		t.Errorf("%d were brought forward", n)
+	}
+	if Drain(t, shippings); asked.Load() != 2 {
+		t.Errorf("%d calls", asked.Load())
 	}
 }
 
