@@ -104,10 +104,10 @@ const (
 	Ordered KeyOrder = "ordered"
 )
 
-// Start is where a new group begins.
+// Start is where a new group begins, and where Seek moves one: Beginning, Head, StartAt or StartAfter.
 type Start string
 
-// Where a new group can begin.
+// Where a new group can begin, whatever its stream holds.
 const (
 	Beginning Start = "beginning" // at the oldest message that is there (default)
 	Head      Start = "head"      // behind the newest message that is there
@@ -115,7 +115,7 @@ const (
 
 // ConsumerConfig describes a consumer group and is stored with it. The zero value of each field means its default.
 type ConsumerConfig struct {
-	// Start is where the group begins. It applies when the group is created; on an existing group a changed start is reported (SQL0011) and not applied. Default Beginning.
+	// Start is where the group begins. It applies when the group is created; on an existing group a changed start is reported (SQL0011) and not applied: GroupHandle.Seek moves a group. Beginning, Head, StartAt(t) or StartAfter(id); a position outside what the stream has then is the nearest one. Default Beginning.
 	Start Start
 	// Message is what applies to messages that request nothing.
 	Message *MessageOptions

@@ -139,25 +139,19 @@ func (s *stream) registerConsumer(ctx context.Context, group string, config *Con
 		reclaims = 0
 	}
 	start := cfg.Start
-	switch start {
-	case "":
+	if start == "" {
 		start = Beginning
-	case Beginning, Head:
-	default:
-		return nil, invalid(diag.InvalidOption, op, c.object, "Start is "+strconv.Quote(string(start)))
+	}
+	if err := checkStart(op, c.object, "Start", start); err != nil {
+		return nil, err
 	}
 	stored, err := json.Marshal(storedGroup{V: configVersion, Message: storePolicy(limits.Default), Min: storePolicy(limits.Min), Max: storePolicy(limits.Max), MaxReclaims: reclaims, MaxRunning: cfg.MaxRunning, Rate: cfg.RatePerSecond, KeyOrder: string(cfg.KeyOrder), Park: cfg.ParkKeyOnDeadLetter})
 	if err != nil {
 		return nil, &diag.Error{Code: diag.InvalidOption, Op: op, Object: c.object, Err: err}
 	}
 	if start == Head {
-		// What was committed before this call and waits for its id stands before the head.
-		for more := true; more; {
-			reply, err := s.client.store.Drain(ctx, s.id, 1000)
-			if err != nil {
-				return nil, renamed(err, c.object)
-			}
-			more = reply.More && !reply.Busy
+		if err := s.client.giveIDs(ctx, s.id); err != nil {
+			return nil, renamed(err, c.object)
 		}
 	}
 	row, err := s.client.store.RegisterGroup(ctx, s.id, group, stored, config != nil && !s.client.strict, limits.Max.Timeout, reclaims, string(start))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sqlstreams/sqlstreams"
 	"github.com/sqlstreams/sqlstreams/internal/pgtest"
@@ -44,6 +45,23 @@ func why(ctx context.Context, client *sqlstreams.Client, report func(format stri
 	for _, reason := range status.Reasons {
 		report("blocking: %v. %s Remedy: %s", reason.Blocking, reason.Text, reason.Remedy)
 	}
+	// doc: end
+	return nil
+}
+
+func moveBack(ctx context.Context, client *sqlstreams.Client, deployed time.Time, report func(format string, args ...any)) error {
+	// doc: operating/seek
+	group := client.Group("payments.requested", "charge-cards")
+	preview, err := group.Seek(ctx, sqlstreams.StartAt(deployed), &sqlstreams.OperateOptions{DryRun: true})
+	if err != nil {
+		return err
+	}
+	report("up to %d messages would come again, %d open ranges would be taken from their holders", preview.Again, preview.OpenClaims)
+	moved, err := group.Seek(ctx, sqlstreams.StartAt(deployed), nil)
+	if err != nil {
+		return err
+	}
+	report("moved from %d to %d", moved.From, moved.To)
 	// doc: end
 	return nil
 }
@@ -101,4 +119,11 @@ func TestDeadLettersAreMended(t *testing.T) {
 	if n := db.QueryInt(t, `select count(*) from sqlstreams.dead_letter`); n != 0 || tries.count("p-3") != 1 {
 		t.Errorf("%d dead letters, p-3 ran %d times", n, tries.count("p-3"))
 	}
+	if err := moveBack(t.Context(), client, time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), report); err != nil {
+		t.Fatal(err)
+	}
+	if text := said.String(); !strings.Contains(text, "would come again, 0 open ranges") || !strings.Contains(text, " to 0\n") {
+		t.Errorf("of the move is said:\n%s", text)
+	}
+	pgtest.Eventually(t, patience, "they run again", func() bool { return tries.count("p-2") == 3 && tries.count("p-3") == 2 })
 }

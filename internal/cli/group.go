@@ -15,14 +15,15 @@ import (
 
 func newGroup(a *app) *cobra.Command {
 	return group("group", "See where a consumer group stands and why, and operate it.",
-		`See where a consumer group stands and why, pause and resume it, and see to what waits for a retry.
+		`See where a consumer group stands and why, pause, resume and move it, and see to what waits for a retry.
 
 Begin with group show: it says first what keeps the group from moving, with the command that mends it.`,
 		`  sqlstreams group list orders
   sqlstreams group show orders mailer
   sqlstreams group pause orders mailer
+  sqlstreams group seek orders mailer --to 2026-01-31T08:00:00Z --dry-run
   sqlstreams group retry-now orders mailer --all`,
-		newGroupList(a), newGroupShow(a), newGroupPause(a, true), newGroupPause(a, false), newOperation(a, retryingNow()), newOperation(a, discardingDeliveries()))
+		newGroupList(a), newGroupShow(a), newGroupPause(a, true), newGroupPause(a, false), newGroupSeek(a), newOperation(a, retryingNow()), newOperation(a, discardingDeliveries()))
 }
 
 type groupLineView struct {

@@ -445,7 +445,7 @@ func (m *machine) newEpoch(now instant) {
 		p.giveBack = true
 	}
 	m.requeueRetries()
-	m.look.floor = 0
+	m.look.floor, m.look.claimed = 0, 0
 	m.look.fresh, m.look.soon = true, true
 	m.look.expiryAt = min(m.look.expiryAt, now.mono+lookEvery)
 }

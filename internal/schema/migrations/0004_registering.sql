@@ -40,6 +40,49 @@ begin
 end
 $sqlstreams$;
 
+-- The id behind which a group that starts here goes on, not clamped to what is there: beginning | head | after ID | at TIME (behind the last id appended before it; those were appended in the order of ids).
+create function {schema}.position(p_stream integer, p_first_id bigint, p_start text) returns bigint
+language plpgsql as $sqlstreams$
+declare
+    v_leaf bigint;
+    v_last bigint;
+    v_next bigint;
+    v_low  bigint;
+    v_mid  bigint;
+    v_time timestamptz;
+    v_at   timestamptz;
+begin
+    if p_start = 'beginning' then
+        return p_first_id - 1;
+    elsif p_start = 'head' then
+        return (select h.head from {schema}.head(p_stream, p_first_id) h);
+    elsif p_start like 'after %' then
+        return substr(p_start, 7)::bigint;
+    elsif p_start not like 'at %' then
+        raise exception 'unknown position %', p_start using errcode = '22023';
+    end if;
+    v_time := substr(p_start, 4)::timestamptz;
+    -- The first leaf whose last message is not older; then its ids are halved, as times have no index.
+    for v_leaf in select p.low from {schema}.partition p where p.stream_id = p_stream and p.state = 'active' and p.high > p_first_id order by p.low
+    loop
+        execute 'select l.id, l.appended_at from ' || {log} || p_stream || '_' || v_leaf || ' l order by l.id desc limit 1' into v_last, v_at;
+        continue when v_last is null or v_at < v_time;
+        v_low := v_leaf;
+        while v_low < v_last loop
+            v_mid := (v_low + v_last) / 2;
+            execute 'select l.id, l.appended_at from ' || {log} || p_stream || '_' || v_leaf || ' l where l.id >= ' || v_mid || ' order by l.id limit 1' into v_next, v_at;
+            if v_at >= v_time then
+                v_last := v_mid;
+            else
+                v_low := v_next + 1;
+            end if;
+        end loop;
+        return v_low - 1;
+    end loop;
+    return (select h.head from {schema}.head(p_stream, p_first_id) h);
+end
+$sqlstreams$;
+
 -- Declares a group. The start applies when it is created and never again. o_outcome: created | updated | unchanged | gone.
 create procedure {schema}.register_group(p_stream integer, p_name text, p_config json, p_replace boolean, p_ceiling_ms bigint, p_max_reclaims integer, p_start text,
                                          inout o_id integer, inout o_outcome text, inout o_config json, inout o_previous json, inout o_version integer, inout o_start text)
@@ -63,10 +106,7 @@ begin
         values (p_stream, p_name, p_config, p_ceiling_ms, p_max_reclaims, p_start)
         on conflict (stream_id, name) do nothing returning id into o_id;
         if found then
-            v_claimed := v_first_id - 1;
-            if p_start = 'head' then
-                select h.head into v_claimed from {schema}.head(p_stream, v_first_id) h;
-            end if;
+            select greatest(least({schema}.position(p_stream, v_first_id, p_start), h.head), v_first_id - 1) into v_claimed from {schema}.head(p_stream, v_first_id) h;
             insert into {schema}.cursor (group_id, seq, claimed) values (o_id, 1, v_claimed);
             o_config := p_config;
             o_version := 1;
