@@ -2,6 +2,7 @@ package sqlstreamstest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,6 +57,23 @@ func TestAnInstallationIsRefused(t *testing.T) {
 	}), `has a Schema, "shop"`)
 	if got := failure(t, func(t testing.TB) { Open(t, "postgres://u:secret@h:port/", nil) }); got != "sqlstreamstest: the DSN cannot be parsed" {
 		t.Error(got)
+	}
+}
+
+func TestTheSchemaOfATestThatFailedCanBeKept(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t)
+	p := db.Pool(t)
+	for _, failed := range []bool{false, true} {
+		var schema string
+		r := &recorder{failed: failed}
+		t.Run(fmt.Sprint(failed), func(t *testing.T) {
+			r.TB = t
+			schema = New(r, p, &Options{KeepOnFailure: true}).Schema()
+		})
+		if kept := db.QueryInt(t, `select count(*) from pg_namespace where nspname = $1`, schema) == 1; kept != failed || failed && !strings.Contains(r.logged, schema) {
+			t.Errorf("failed %t, kept %t, logged %q", failed, kept, r.logged)
+		}
 	}
 }
 

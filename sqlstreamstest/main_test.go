@@ -58,7 +58,13 @@ type recorder struct {
 	testing.TB
 	failure string
 	helper  bool
+	failed  bool // what Failed says
+	logged  string
 }
+
+func (r *recorder) Failed() bool { return r.failed }
+
+func (r *recorder) Logf(format string, args ...any) { r.logged += fmt.Sprintf(format, args...) }
 
 func (r *recorder) Helper() { r.helper = true }
 
