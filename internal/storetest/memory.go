@@ -239,20 +239,24 @@ func (m *Memory) SetConfig(groupID int, config []byte, ceiling time.Duration) {
 	g.version++
 }
 
-// Seek moves a group so that it goes on behind this id.
+// Seek moves a group so that it goes on behind this id. Going back, what is open at or below it is given back; going forward, it is passed over.
 func (m *Memory) Seek(groupID int, claimed int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	g := m.groups[groupID-1]
 	g.epoch++
-	g.claims = nil
+	back := claimed <= g.claimed
+	g.claims = slices.DeleteFunc(g.claims, func(c *claim) bool { return !back || c.low >= claimed })
+	for _, c := range g.claims {
+		c.high, c.token, c.expires, c.excused, c.messages = min(c.high, claimed), uuid.New(), time.Now(), true, -1
+	}
 	for id := range g.deliveries {
 		if id > claimed {
 			delete(g.deliveries, id)
 		}
 	}
 	for id := range g.done {
-		if id > claimed {
+		if !back || id > claimed {
 			delete(g.done, id)
 		}
 	}
