@@ -45,6 +45,7 @@ func memoryScale() reference.Scale {
 
 // Thousands of histories in memory, with the real engine and a clock that costs nothing: what is seen is what the reference allows.
 func TestHistoriesInMemory(t *testing.T) {
+	t.Parallel()
 	first, count := setting(t, "SQLSTREAMS_SEED", 1), setting(t, "SQLSTREAMS_HISTORIES", 2000)
 	deaths := 0
 	for seed := first; seed < first+count; seed++ {

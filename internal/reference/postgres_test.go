@@ -33,6 +33,7 @@ func postgresScale() reference.Scale {
 
 // The same on real Postgres, with three instances and more whose connections are cut: the same visible outcome.
 func TestHistoriesOnPostgres(t *testing.T) {
+	t.Parallel()
 	first, count := setting(t, "SQLSTREAMS_SEED", 1), setting(t, "SQLSTREAMS_HISTORIES", 500)
 	in := install(t)
 	seeds := make(chan uint64)

@@ -38,6 +38,7 @@ func spoiled(change func(*delivery.Outcome)) func(*play) {
 
 // A product that does wrong is found out, or the histories prove nothing.
 func TestHistoriesFindSabotage(t *testing.T) {
+	t.Parallel()
 	for _, s := range []struct {
 		name   string
 		change func(*play)

@@ -169,7 +169,7 @@ func TestRepetitionBesideTheFirstSending(t *testing.T) {
 	watcher := in.db.SuperuserConn(t)
 	pgtest.Eventually(t, 5*time.Second, "both wait for the lock", func() bool {
 		var n int
-		if err := watcher.QueryRow(ctx, `select count(*) from pg_stat_activity a where a.wait_event_type = 'Lock' and a.wait_event = 'advisory'`).Scan(&n); err != nil {
+		if err := watcher.QueryRow(ctx, `select count(*) from pg_stat_activity a where a.datname = current_database() and a.wait_event_type = 'Lock' and a.wait_event = 'advisory'`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n == 2

@@ -86,6 +86,7 @@ func (r *record) kept(withTombstones bool) []int64 {
 
 // Random histories of appends, batches, inboxes and steps of compaction on small leaves, against a map: what must be there is there all the time, and in the end nothing else.
 func TestCompactionKeepsTheNewestOfEachKey(t *testing.T) {
+	t.Parallel()
 	in := install(t)
 	for seed := range uint64(6) {
 		random := rand.New(rand.NewPCG(seed, 1))

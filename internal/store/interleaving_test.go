@@ -46,6 +46,7 @@ func setting(t testing.TB, name string, def int) int {
 }
 
 func TestInterleavings(t *testing.T) {
+	t.Parallel()
 	in := installAs(t, pgtest.NewDatabase(t), "sqlstreams", manyConns)
 	histories, first := setting(t, "SQLSTREAMS_HISTORIES", defaultHistories), setting(t, "SQLSTREAMS_SEED", 1)
 	failed := runHistories(t, in, first, histories)
