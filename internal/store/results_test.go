@@ -159,3 +159,28 @@ func (in *installation) setting(t testing.TB) (setting string) {
 	}
 	return setting
 }
+
+// What was handed out together is taken away together when its lease ends, however much there is. Were a line cut in two, a late record of its end would still be accepted, and its head would run again after it.
+func TestALineIsTakenAwayWhole(t *testing.T) {
+	t.Parallel()
+	in := install(t)
+	stream := in.stream(t, "s", 0)
+	group := in.group(t, stream, "g", "beginning")
+	line := uuid.New()
+	in.sql(t, `insert into {schema}.delivery (group_id, message_id, state, due_at, token, expires_at, message_key, key_hash, ordered)
+		select $1, n, 'running', clock_timestamp(), gen_random_uuid(), clock_timestamp() - interval '1 hour', null, null, false from generate_series(1, 999) n`, group)
+	in.sql(t, `insert into {schema}.delivery (group_id, message_id, state, due_at, token, expires_at, message_key, key_hash, ordered)
+		select $1, n, 'running', clock_timestamp(), $2, '2026-01-01', 'k', {schema}.key_hash('k'), true from generate_series(2001, 2003) n`, group, line)
+	in.sql(t, `update {schema}.delivery set expires_at = '2025-01-01' where message_id < 2000`) // the first thousand are these, and the head of the line
+	in.work(t, &delivery.WorkRequest{Group: group, Stream: stream, Instance: uuid.New(), LookExpired: true})
+	if n := in.count(t, `select count(*) from {schema}.delivery where token = $1`, line); n != 0 {
+		t.Errorf("%d of the line are still under its token", n)
+	}
+	reply := in.work(t, &delivery.WorkRequest{Group: group, Stream: stream, Instance: uuid.New(), Deliveries: []delivery.DeliveryResult{ok(2003, line)}})
+	if diff := cmp.Diff([]int64{2003}, reply.LostDeliveries); diff != "" {
+		t.Errorf("the late record of its end (-want +got):\n%s", diff)
+	}
+	if n := in.count(t, `select count(*) from {schema}.delivery where message_id > 2000 and (state = 'pending') = (message_id = 2001)`); n != 3 {
+		t.Errorf("%d of the line are as they should be: the head due, the others waiting", n)
+	}
+}
