@@ -421,3 +421,36 @@ take
   start 10, attempt 1, 47.1s left
 `)
 }
+
+// While deliveries that waited for their keys fill every slot nothing fresh is claimed; but ranges whose holder has died are older than these, and are looked for each second all the same.
+func TestScriptExpiredRangesAreLookedForWhileLinesFillTheSlots(t *testing.T) {
+	converse(t, lined(), delivery.Policy{}, `
+next
+  work claim 4 or take over
+reply due 0s woken 1
+next
+  work claim 2 deliveries and 2 behind
+reply deliveries 3,5,7,9,11,13 attempt 0 order ordered due 0s
+next
+  read [3 5 7 9 11 13]
+read all a 3 b 5 c 7 d 9 e 11 f 13
+take
+  start 3, attempt 1, 47.1s left
+take
+  start 5, attempt 1, 47.1s left
+end 3
+take
+  start 7, attempt 1, 47.1s left
+woke
+wait 5ms
+next
+  work record 3:ok, claim 1 deliveries and 4 behind
+reply due 0s
+end 5
+take
+  start 9, attempt 1, 47.095s left
+wait 1s
+next
+  work record 5:ok, claim 4 or take over, claim 2 deliveries and 4 behind
+`)
+}

@@ -191,7 +191,8 @@ func (m *machine) addClaims(c *call, now instant) bool {
 		}
 		return worth
 	}
-	if n := m.claimSize(now); n > 0 && (l.fresh || l.expiryAt <= now.mono) && !m.busy(now) {
+	// Ranges whose holder has died are older than what fills the slots, so they are looked for all the same.
+	if n := m.claimSize(now); n > 0 && (l.fresh || l.expiryAt <= now.mono) && (!m.busy(now) || mayTake) {
 		req.RangeToken, req.MaxMessages, req.MaxBytes = m.token(), n, m.o.MaxBatchBytes
 		req.RestToken, req.PartMax = m.token(), max(n, 1)
 		m.lastAsk = n
